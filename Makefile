@@ -1,0 +1,32 @@
+# `make demo` and `make test` set themselves up: the first call creates .venv and installs with the tested versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check slow clean
+
+demo: $(READY)
+	@$(BIN)/afaf demo
+
+test: $(READY) check
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m "slow"
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,44 @@
+"""AFAF: continual learning with sparse sub-networks in one fixed-size network.
+
+import afaf
+results = afaf.run("split-digits", "afaf", seed=0)
+print(results.acc, results.bwt)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from afaf.version import __version__
+
+if TYPE_CHECKING:
+    from afaf.api import run
+    from afaf.errors import AfafError
+    from afaf.model.file import Model
+    from afaf.runs.results import Results, Summary
+    from afaf.runs.runner import costs
+    from afaf.streams.benchmarks import open_stream
+    from afaf.streams.tasks import Stream, Task
+
+_WHERE = {
+    "run": "afaf.api",
+    "costs": "afaf.runs.runner",
+    "open_stream": "afaf.streams.benchmarks",
+    "Stream": "afaf.streams.tasks",
+    "Task": "afaf.streams.tasks",
+    "Model": "afaf.model.file",
+    "Results": "afaf.runs.results",
+    "Summary": "afaf.runs.results",
+    "AfafError": "afaf.errors",
+}
+
+__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `afaf --version` need not wait for PyTorch."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'afaf' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)

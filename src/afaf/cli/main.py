@@ -1,0 +1,215 @@
+"""The command line: `afaf demo | run | costs | streams | methods | data`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from afaf.cli.errors import for_people
+from afaf.errors import ConfigError
+from afaf.version import __version__
+
+app = typer.Typer(
+    help="Continual learning with sparse sub-networks in one fixed-size network (AFAF, ECML PKDD 2022).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+stderr = Console(stderr=True)
+
+StreamName = Annotated[str, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
+MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists them.")]
+SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, or the config.json of a run.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"afaf {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main_options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@for_people
+def run(
+    stream: StreamName,
+    method: MethodName,
+    seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, each with a folder of its own.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Learn a stream with a method, one task after the other."""
+    if seed is not None and seeds is not None:
+        raise ConfigError("--seed and --seeds exclude each other: one run, or several")
+    from afaf.api import run as learn
+    from afaf.cli.progress import ProgressDisplay
+    from afaf.runs.folder import RunFolder
+    from afaf.runs.results import Summary
+
+    numbers = list(range(seeds)) if seeds is not None else [seed or 0]
+    folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
+    for folder in folders:
+        RunFolder.refuse_taken(folder)
+    results = []
+    with ProgressDisplay(stderr) as display:
+        for number, folder in zip(numbers, folders, strict=True):
+            results.append(
+                learn(
+                    stream,
+                    method,
+                    seed=number,
+                    device=device,
+                    out=folder,
+                    config=config,
+                    settings=set_,
+                    data=data,
+                    listener=display,
+                )
+            )
+    summary = Summary(results)
+    console.print(results_table(summary))
+    for result in results:
+        console.print(f"run folder: {result.run}", soft_wrap=True, highlight=False)
+    if json_:
+        print(json.dumps(summary.to_dict() if seeds is not None else results[0].to_dict(), allow_nan=False))
+
+
+def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
+    """Where a run goes: `--out` itself, a folder per seed in it for several seeds, or a name under runs/."""
+    if out is None:
+        place = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
+        return Path("runs") / f"{place}-{method}-{seed}"
+    return out / f"seed-{seed}" if several else out
+
+
+def results_table(summary: Any) -> Table:
+    """The headline numbers of one or more runs of one method."""
+    first = summary.runs[0]
+    table = Table(title=f"{first.stream}: {first.method}")
+    columns = {
+        "ACC": "acc",
+        "BWT": "bwt",
+        "LA": "la",
+        "ACC task-IL": "acc_task_il",
+        "forgetting": "forgetting",
+        "task id": "task_id_accuracy",
+    }
+    table.add_column("seed")
+    for name in columns:
+        table.add_column(name, justify="right")
+    table.add_column("#params", justify="right")
+    table.add_column("seconds", justify="right")
+    for result in summary.runs:
+        numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
+        share = result.params / result.dense_params
+        table.add_row(str(result.seed), *numbers, f"{result.params:,} ({share:.3f}x dense)", f"{result.seconds:.1f}")
+    if len(summary.runs) > 1:
+        table.add_section()
+        pairs = [f"{_number(summary.mean[a])} ± {_number(summary.std[a])}" for a in columns.values()]
+        table.add_row("mean ± std", *pairs, "", "")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+@app.command()
+@for_people
+def costs(
+    stream: StreamName,
+    method: MethodName,
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Parameters and FLOPs of a method on a stream, without training."""
+    from afaf.runs.runner import costs as predict
+
+    found = predict(stream, method, config=config, settings=set_, data=data)
+    if json_:
+        print(json.dumps(found.to_dict()))
+        return
+    table = Table(title=f"{found.stream}: {found.method}", show_header=False)
+    table.add_row("#params (weights owned after the last task)", f"{found.params:,}", f"{found.params_ratio:.4f}x dense")
+    table.add_row("#params of the dense network", f"{found.dense_params:,}", "")
+    table.add_row("training FLOPs, paper's estimate", f"{found.paper_flops:.4e}", f"{found.paper_flops_ratio:.4f}x dense")
+    table.add_row("training FLOPs, live connections counted", f"{found.counted_flops:.4e}", f"{found.counted_flops_ratio:.4f}x dense")
+    table.add_row("training FLOPs of the dense network", f"{found.dense_flops:.5e}", "")
+    console.print(table)
+
+
+@app.command()
+@for_people
+def streams(
+    name: Annotated[str | None, typer.Argument(help="Show the tasks of this stream and save a contact sheet.")] = None,
+    data: DataOption = None,
+    out: Annotated[Path | None, typer.Option(help="Where the contact sheet goes (default: NAME.png).")] = None,
+) -> None:
+    """List the streams, or look at one."""
+    from afaf.streams.benchmarks import BENCHMARKS
+
+    if name is not None:
+        from afaf.cli.data import show_stream
+
+        place = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.")
+        show_stream(name, data, out or Path(f"{place}.png"))
+        return
+    table = Table("stream", "tasks", "classes", "training images", "what it is")
+    for benchmark in BENCHMARKS.values():
+        outline = benchmark.outline()
+        counts = f"{sum(outline.train_counts):,}"
+        table.add_row(benchmark.name, str(len(outline)), str(outline.n_classes), counts, benchmark.description)
+    table.add_row("folder:PATH", "", "", "", "your own images: PATH/train/CLASS/*.png, optionally PATH/test/CLASS/*.png")
+    table.add_row("npz:PATH", "", "", "", "your own arrays")
+    console.print(table)
+
+
+@app.command()
+@for_people
+def methods() -> None:
+    """List the methods."""
+    from afaf.methods import find_method, method_names
+
+    table = Table("method", "what it does", "options (section `method`)")
+    for name in method_names():
+        method = find_method(name)
+        table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
+    console.print(table)
+
+
+@app.command()
+@for_people
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Where the demo's runs go (default: runs/demo-N).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu",
+) -> None:
+    """Learn handwritten digits in five tasks of two classes, with AFAF and with plain fine-tuning, in under a minute."""
+    from afaf.cli.demo import demonstrate
+
+    demonstrate(console, stderr, out, device)
+
+
+def main() -> None:
+    app()

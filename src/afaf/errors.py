@@ -1,0 +1,49 @@
+"""Errors for people: what was wrong, where, and what to do about it.
+
+Every error a user can cause is an `AfafError`. The command line prints its message, without a traceback, and exits with its `exit_code`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AfafError(Exception):
+    """Something the user can mend; the message says how."""
+
+    exit_code = 2
+
+
+class ConfigError(AfafError):
+    """A setting that does not exist, has the wrong type or is out of range."""
+
+
+class DataError(AfafError):
+    """Data that cannot be used as it is: missing, damaged, or of the wrong shape."""
+
+
+class CapacityError(AfafError):
+    """The network has no room for another task of the size asked for."""
+
+
+class DeviceError(AfafError):
+    """The device asked for is not there."""
+
+
+class RunError(AfafError):
+    """A run folder that cannot be used, or a run that cannot go on."""
+
+
+class DivergedError(RunError):
+    """The loss is no longer a finite number."""
+
+    exit_code = 1
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the nearest one that does."""
+    valid = sorted(valid)
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
+    hint = f"did you mean '{near[0]}'?" if near else "valid ones: " + ", ".join(valid)
+    return f"unknown {kind} '{name}': {hint}"

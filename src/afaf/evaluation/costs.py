@@ -1,0 +1,68 @@
+"""Costs, known without training: parameters and floating-point operations, as the paper counts them and as they really are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from afaf.methods.base import Footprint, Method
+from afaf.network.spec import Connections, NetworkSpec
+from afaf.streams.tasks import Outline
+
+
+@dataclass(frozen=True)
+class Costs:
+    """`params`: weights owned after the last task, biases not counted. FLOPs: of training on the whole stream.
+
+    `paper_flops` is the paper's estimate; `counted_flops` counts, phase by phase, only live connections, and backward passes only where
+    something learns.
+    """
+
+    stream: str
+    method: str
+    params: int
+    dense_params: int
+    params_ratio: float
+    dense_flops: float
+    paper_flops: float
+    paper_flops_ratio: float
+    counted_flops: float
+    counted_flops_ratio: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def predict_costs(spec: NetworkSpec, outline: Outline, method: Method[Any]) -> Costs:
+    """What a method will own and compute on a stream; `spec` has the output rows of the whole stream."""
+    footprints = method.footprints(spec, outline)
+    params = sum(footprints[-1].owned.values())
+    dense = dense_training_flops(spec, sum(outline.train_counts), method.settings.learn.epochs)
+    ratio = params / spec.dense_params
+    paper = method.paper_flops(dense, ratio)
+    counted = float(sum(counted_training_flops(spec, footprint) for footprint in footprints))
+    return Costs(outline.name, method.name, params, spec.dense_params, ratio, dense, paper, paper / dense, counted, counted / dense)
+
+
+def forward_flops(join: Connections) -> int:
+    """The paper's count for a dense layer: each output sums fan-in products, outputs x (2 fan-in - 1)."""
+    return join.outputs * join.positions * (2 * join.fan_in - 1)
+
+
+def dense_training_flops(spec: NetworkSpec, samples: int, epochs: int) -> float:
+    """f_D: three forward passes' worth (forward, gradient of the inputs, gradient of the weights) for every sample and epoch."""
+    return float(3 * sum(forward_flops(join) for join in spec.joins) * samples * epochs)
+
+
+def counted_training_flops(spec: NetworkSpec, footprint: Footprint) -> int:
+    """Multiplications and additions over live connections: forward everywhere, gradients of weights where they learn, and gradients
+    of neurons only above the first layer in which something learns."""
+    lowest = min(footprint.moving)
+    per_sample = 0
+    for l in range(1, spec.L):
+        positions = spec.connections(l).positions
+        per_sample += 2 * positions * footprint.live[l]
+        per_sample += 2 * positions * footprint.moving.get(l, 0)
+        if l > lowest:
+            per_sample += 2 * positions * footprint.live[l]
+    return per_sample * footprint.samples * footprint.epochs

@@ -1,0 +1,61 @@
+"""Metrics of a run, from its R matrix: R[j][i] is the accuracy on task i after task j, None where it was not or cannot be measured.
+
+A metric that needs an entry that is not there is None too: joint training has no R but its last row, hence no BWT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+Matrix = Sequence[Sequence[float | None]]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    if not known or any(value is None for value in known):
+        return None
+    return float(np.mean([value for value in known if value is not None]))
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def average_accuracy(R: Matrix) -> float | None:
+    """ACC = mean over i of R[T,i] (the paper's printed formula lacks 1/T)."""
+    return _mean(R[-1])
+
+
+def backward_transfer(R: Matrix) -> float | None:
+    """BWT = mean over i < T of R[T,i] - R[i,i]; None for a single task."""
+    return _mean(_minus(R[-1][i], R[i][i]) for i in range(len(R) - 1))
+
+
+def learning_accuracy(R: Matrix, first_task: int = 1) -> float | None:
+    """LA = mean over i of R[i,i], each task just after it was learned; optionally only from `first_task` on."""
+    return _mean(R[i][i] for i in range(first_task - 1, len(R)))
+
+
+def forgetting(R: Matrix) -> float | None:
+    """Mean over i < T of (best accuracy on task i before the last task) - R[T,i]."""
+    losses: list[float | None] = []
+    for i in range(len(R) - 1):
+        earlier = [R[j][i] for j in range(i, len(R) - 1)]
+        known = [value for value in earlier if value is not None]
+        losses.append(_minus(max(known), R[-1][i]) if len(known) == len(earlier) else None)
+    return _mean(losses)
+
+
+def average_incremental_accuracy(R: Matrix) -> float | None:
+    """Mean over j of the mean accuracy on the tasks seen after task j."""
+    return _mean(_mean(R[j][: j + 1]) for j in range(len(R)))
+
+
+def forward_transfer(before: Sequence[float | None], chance: Sequence[float]) -> float | None:
+    """Mean over i >= 2 of (task-IL accuracy on task i just before it is learned) - chance.
+
+    Before a task is learned no class of it can be predicted in class-IL, so this is a task-IL measure.
+    """
+    return _mean(_minus(value, level) for value, level in zip(before[1:], chance[1:], strict=True))

@@ -1,0 +1,81 @@
+"""How well a model does on one task's held-out images, in both settings, from the same logits.
+
+Class-IL: the highest logit among all classes seen so far. Task-IL: the task is known, other tasks' classes are out of the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from afaf.learning.feed import Feed
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Choices of the released code that differ from the definitions; the defaults are the definitions."""
+
+    class_il_over: Literal["seen", "all"] = "seen"  # all: classes not seen yet compete too
+    task_il: Literal["mask", "multiply"] = "mask"  # multiply: other tasks' logits become 0, not -inf, so negative logits lose
+    batch_size: int = 512
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Accuracies in percent; `confusion[k]` counts the predictions for the task's k-th class, by class id."""
+
+    class_il: float
+    task_il: float
+    task_id: float
+    confusion: NDArray[np.int64]
+
+
+@torch.no_grad()
+def score_task(
+    predict: Callable[[Tensor], Tensor],
+    feed: Feed,
+    classes: Sequence[int],
+    seen: Sequence[int],
+    settings: EvaluateSettings,
+    predict_task: Callable[[Tensor], Tensor] | None = None,
+) -> TaskScore:
+    """Scores on one task. `predict_task` answers when the task is known, where that is not simply the same logits."""
+    own = torch.tensor(classes, device=feed.device)
+    right_class = right_task = right_id = 0
+    confusion = np.zeros((len(classes), max(max(seen), max(classes)) + 1), dtype=np.int64)
+    for index in torch.arange(len(feed), device=feed.device).split(settings.batch_size):
+        x, labels = feed.batch(index)
+        logits = predict(x)
+        answer = _class_il(logits, seen, settings)
+        task_answer = _task_il(logits if predict_task is None else predict_task(x), own, settings)
+        right_class += int((answer == labels).sum())
+        right_task += int((task_answer == labels).sum())
+        right_id += int(torch.isin(answer, own).sum())
+        for k, c in enumerate(classes):
+            counts = torch.bincount(answer[labels == c], minlength=confusion.shape[1]).cpu().numpy()
+            confusion[k] += counts[: confusion.shape[1]]
+    score = TaskScore(100 * right_class / len(feed), 100 * right_task / len(feed), 100 * right_id / len(feed), confusion)
+    if predict_task is None and settings == EvaluateSettings(batch_size=settings.batch_size):
+        assert score.task_il >= score.class_il, "task-IL cannot be below class-IL with the same logits"
+    return score
+
+
+def _class_il(logits: Tensor, seen: Sequence[int], settings: EvaluateSettings) -> Tensor:
+    if settings.class_il_over == "all":
+        return logits.argmax(1)
+    columns = torch.tensor(sorted(seen), device=logits.device)
+    return columns[logits[:, columns].argmax(1)]
+
+
+def _task_il(logits: Tensor, own: Tensor, settings: EvaluateSettings) -> Tensor:
+    if settings.task_il == "mask":
+        return own[logits[:, own].argmax(1)]
+    mask = torch.zeros(logits.shape[1], dtype=logits.dtype, device=logits.device)
+    mask[own] = 1
+    return (logits * mask).argmax(1)

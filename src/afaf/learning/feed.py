@@ -1,0 +1,123 @@
+"""A part of a task's data as an engine reads it: resident on the device that trains, uint8 where it was uint8, augmented there.
+
+Which images form a batch, how they are cropped and which are flipped are functions of (seed, task, epoch, image), see `randomness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from afaf.randomness import generator, integers_at, key
+from afaf.streams.tasks import Preparation, Split
+
+PAD = 4  # CIFAR's habit: reflect 4 pixels outwards, crop the original size anywhere within
+RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is carried over batch by batch
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The point of a run that random draws belong to."""
+
+    seed: int
+    task: int
+    phase: int = 0
+    epoch: int = 0
+
+    def key(self, purpose: str, *more: int) -> tuple[int, int]:
+        return key(self.seed, purpose, self.task, self.phase, self.epoch, *more)
+
+
+class Feed:
+    """Images (n, channels, height, width) or vectors (n, features), with their class ids, ready to be cut into batches.
+
+    Several parts may be joined, each with its own preparation.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Split, Preparation]],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        resident_bytes: int = RESIDENT_BYTES,
+    ):
+        self.device, self.dtype = torch.device(device), dtype
+        channels = max(1 if split.images.ndim == 2 else preparation.channels or split.images.shape[-1] for split, preparation in parts)
+        same = len({split.images.shape[1:] for split, _ in parts}) == 1
+        self.channels = channels if parts[0][0].images.ndim == 4 else None
+        images = np.concatenate([_channels_first(split.images, None if same else channels) for split, _ in parts])
+        at = self.device if images.nbytes <= resident_bytes else torch.device("cpu")
+        self.images = torch.from_numpy(images).to(at)
+        self.labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts])).to(self.device)
+        preparations = list(dict.fromkeys(preparation for _, preparation in parts))
+        group = np.repeat([preparations.index(preparation) for _, preparation in parts], [len(split) for split, _ in parts])
+        self._group = torch.from_numpy(group).to(self.device)
+        scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
+        self._mean = self._table([p.mean for p in preparations]) * scale
+        self._std = self._table([p.std for p in preparations]) * scale
+        self._augmented = torch.tensor([p.augment == "crop-flip" for p in preparations], device=self.device)
+        self.augments = bool(self._augmented.any())
+
+    def _table(self, rows: list[tuple[float, ...]]) -> Tensor:
+        """One row of per-channel numbers for each preparation; a single number holds for all channels."""
+        width = max(map(len, rows))
+        table = torch.tensor([row * (width // len(row)) for row in rows], dtype=self.dtype, device=self.device)
+        return table[:, :, None, None] if self.images.dim() == 4 else table
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def order(self, moment: Moment) -> Tensor:
+        """The order in which an epoch sees the images."""
+        draw = generator(moment.seed, "order", moment.task, moment.phase, moment.epoch)
+        return torch.randperm(len(self), generator=draw).to(self.device)
+
+    def batch(self, index: Tensor, moment: Moment | None = None) -> tuple[Tensor, Tensor]:
+        """The images at `index` and their class ids; with a moment they are augmented as that moment demands."""
+        augment = moment is not None and self.augments
+        x = self._cropped(index, moment) if augment and moment else self.images[index.to(self.images.device)]
+        group = self._group[index] if len(self._mean) > 1 else 0
+        x = (x.to(self.device).to(self.dtype) - self._mean[group]) / self._std[group]
+        if self.channels is not None and x.shape[1] != self.channels:
+            x = x.expand(-1, self.channels, -1, -1)
+        return x, self.labels[index]
+
+    def batches(self, size: int = 512, class_id: int | None = None) -> Iterator[Tensor]:
+        """All images, or those of a class, un-augmented and in order."""
+        index = torch.arange(len(self), device=self.device)
+        if class_id is not None:
+            index = index[self.labels == class_id]
+        for part in index.split(size):
+            yield self.batch(part)[0]
+
+    def _cropped(self, index: Tensor, moment: Moment) -> Tensor:
+        """A random crop of the reflect-padded image, flipped half of the time: one gather, no padded copy."""
+        height, width = self.images.shape[2:]
+        augmented = self._augmented[self._group[index]].to(self.images.device)
+        index = index.to(self.images.device)
+        shifts = [(integers_at(moment.key(name), 2 * PAD + 1, index) - PAD) * augmented for name in ("crop rows", "crop columns")]
+        flip = integers_at(moment.key("flip"), 2, index).bool() & augmented
+        rows = _reflected(torch.arange(height, device=index.device) + shifts[0][:, None], height)
+        columns = _reflected(torch.arange(width, device=index.device) + shifts[1][:, None], width)
+        columns = torch.where(flip[:, None], columns.flip(1), columns)
+        channels = torch.arange(self.images.shape[1], device=index.device)
+        return self.images[index[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
+    """(n, h, w, c) as (n, c, h, w); with `channels`, grey images are repeated to stand beside colour ones."""
+    if images.ndim == 2:
+        return images
+    images = np.moveaxis(images, -1, 1)
+    return images if channels is None else np.broadcast_to(images, (len(images), channels, *images.shape[2:]))
+
+
+def _reflected(place: Tensor, size: int) -> Tensor:
+    """Places beyond the border, mirrored at it (the border itself is not repeated)."""
+    return (size - 1) - ((size - 1) - place.abs()).abs()

@@ -1,0 +1,54 @@
+"""Everything that changes while a stream is learned, in one place: what a checkpoint stores and a method works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from afaf.network.ledger import Ledger, Unit
+from afaf.network.net import Network
+from afaf.subnets.rewire import Importance
+
+
+@dataclass
+class Learner:
+    """A network, its ledger, the running importances of the present task, and what a method keeps between tasks."""
+
+    network: Network
+    ledger: Ledger
+    importance: Importance
+    memory: dict[str, Tensor] = field(default_factory=dict)  # Fisher, teacher, Gram ...: counted as the method's extra bytes
+    classes_of: dict[int, tuple[int, ...]] = field(default_factory=dict)  # task number -> class ids, of the tasks begun
+    tasks_learned: int = 0
+
+    @classmethod
+    def fresh(cls, network: Network, unit: Unit = "connection") -> Learner:
+        ledger = Ledger(network.spec, unit, network.device)
+        return cls(network, ledger, Importance.zeros(network.spec, ledger, network.dtype))
+
+    @property
+    def seed(self) -> int:
+        return self.network.seed
+
+    @property
+    def seen_classes(self) -> tuple[int, ...]:
+        return tuple(c for classes in self.classes_of.values() for c in classes)
+
+    @property
+    def params(self) -> int:
+        """Weights that a task owns, biases not counted, as in the paper."""
+        return sum(self.ledger.owned_weights(l, self.network.spec.connections(l).block) for l in range(1, self.network.spec.L))
+
+    def begin(self, task: int, classes: tuple[int, ...]) -> None:
+        """A task arrives: its importances start at 0, and its classes get output rows if they have none yet."""
+        missing = max(classes) + 1 - self.network.spec.n_classes
+        if missing > 0:
+            self.network.grow_outputs(missing)
+            self.ledger.grow_outputs(missing)
+        self.classes_of[task] = classes
+        self.importance = Importance.zeros(self.network.spec, self.ledger, self.network.dtype)
+
+    def end(self, task: int) -> None:
+        self.network.remember(task)
+        self.tasks_learned = task

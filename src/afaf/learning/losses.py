@@ -1,0 +1,42 @@
+"""Losses as tensor functions: they build on each other and on nothing else, so that an engine may capture them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.learning.plan import Loss, Step
+
+LossOver = Literal["task", "seen", "all"]
+
+
+def outputs_in_loss(loss_over: LossOver, task_classes: tuple[int, ...], seen: tuple[int, ...], rows: int) -> tuple[int, ...]:
+    """Which outputs enter the softmax: those of the task, of all classes seen so far, or all rows, future ones too."""
+    return {"task": tuple(task_classes), "seen": tuple(sorted(seen)), "all": tuple(range(rows))}[loss_over]
+
+
+def cross_entropy_over(outputs: tuple[int, ...], rows: int, device: torch.device) -> Loss:
+    """Cross-entropy with a softmax over some of the output rows."""
+    columns = torch.tensor(outputs, device=device)
+    place = torch.full((rows,), -1, device=device)
+    place[columns] = torch.arange(len(outputs), device=device)
+    whole = len(outputs) == rows
+
+    def loss(step: Step) -> Tensor:
+        if whole:
+            return F.cross_entropy(step.logits, step.labels)
+        return F.cross_entropy(step.logits[:, columns], place[step.labels])
+
+    return loss
+
+
+def total(*terms: Loss) -> Loss:
+    """The sum of several losses."""
+
+    def loss(step: Step) -> Tensor:
+        return torch.stack([term(step) for term in terms]).sum()
+
+    return loss if len(terms) > 1 else terms[0]

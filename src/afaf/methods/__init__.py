@@ -1,0 +1,36 @@
+"""The methods. A new one is a file with a `Method` and one line here, or an entry point `afaf.methods` of another package."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from afaf.errors import ConfigError, unknown
+from afaf.methods.base import Method
+
+BUILT_IN = {
+    "afaf": "afaf.methods.afaf:AFAF",
+    "spacenet": "afaf.methods.spacenet:SpaceNet",
+    "finetune": "afaf.methods.finetune:Finetune",
+    "joint": "afaf.methods.joint:Joint",
+}
+
+
+def method_names() -> list[str]:
+    return [*BUILT_IN, *sorted(point.name for point in entry_points(group="afaf.methods") if point.name not in BUILT_IN)]
+
+
+def find_method(name: str) -> type[Method[Any]]:
+    """The method of this name, built in or of another package."""
+    if name in BUILT_IN:
+        module, attribute = BUILT_IN[name].split(":")
+        found = getattr(import_module(module), attribute)
+    else:
+        points = [point for point in entry_points(group="afaf.methods") if point.name == name]
+        if not points:
+            raise ConfigError(unknown("method", name, method_names()))
+        found = points[0].load()
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"the entry point '{name}' of group afaf.methods is no subclass of afaf.methods.base.Method")
+    return found

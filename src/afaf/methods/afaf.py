@@ -1,0 +1,77 @@
+"""AFAF (Sokar et al., ECML PKDD 2022): SpaceNet that, once it has learned something similar, *reuses* it.
+
+From task `first_reuse` on, layers below l_reuse stand still, and new connections are drawn per class between neurons that already respond
+to the class (its candidates) and free ones (Algorithm 1). That is the only difference from SpaceNet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from afaf.errors import ConfigError
+from afaf.learning.learner import Learner
+from afaf.methods.base import Lesson, check_percent
+from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.network.ledger import Neurons
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
+from afaf.subnets.candidates import Rule, choose_candidates, mean_activation
+from afaf.subnets.sizes import share
+
+
+@dataclass(frozen=True)
+class AFAFOptions(SpaceNetOptions):
+    first_reuse: int = 3  # the first task that reuses
+    l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, and L-1 as an ablation
+    candidates: Rule = "most"  # most: highest mean activation; random and lowest are ablations
+    candidate_share: float = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
+    candidates_in_last_hidden: bool = False  # ablation: candidates among the sources of the output weights
+
+
+class AFAF(SpaceNet[AFAFOptions]):
+    name = "afaf"
+    summary = "SpaceNet that reuses: per class, draws on neurons that already respond to it (the paper's method)"
+    Options = AFAFOptions
+
+    def check(self, spec: NetworkSpec, outline: Outline) -> None:
+        options = self.options
+        if not 2 <= options.l_reuse <= spec.L - 1:
+            raise ConfigError(
+                f"method.l_reuse = {options.l_reuse} is outside 2..{spec.L - 1}: network '{spec.name}' has L = {spec.L} layers "
+                f"(2..{spec.L - 2} as the paper allows, {spec.L - 1} as its ablation)"
+            )
+        if options.first_reuse < 2:
+            raise ConfigError(f"method.first_reuse = {options.first_reuse}: the first task has nothing to reuse, so at least 2")
+        check_percent("method.candidate_share", options.candidate_share)
+        super().check(spec, outline)
+
+    def first_new(self, spec: NetworkSpec, task: int) -> int:
+        return self.options.l_reuse if task >= self.options.first_reuse else 1
+
+    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
+        if lesson.task < self.options.first_reuse:
+            return allocate_free(request)
+        return allocate_reusing(
+            request,
+            {c: self._candidates(learner, lesson, request, c) for c in lesson.classes},
+            l_reuse=self.options.l_reuse,
+            candidate_share=self.options.candidate_share,
+            candidates_in_last_hidden=self.options.candidates_in_last_hidden,
+        )
+
+    def _candidates(self, learner: Learner, lesson: Lesson, request: Request, class_id: int) -> Neurons:
+        """R_l^c for l = l_reuse..L-2; the ablations reach into the last hidden layer too."""
+        spec, options = request.spec, self.options
+        last_hidden = spec.L - 1
+        activation = mean_activation(learner.network, lesson.feed.batches(class_id=class_id))
+
+        def choose(l: int, count: int) -> Tensor:
+            return choose_candidates(activation[l], count, options.candidates, request.draw("candidates", l, class_id)).cpu()
+
+        if options.l_reuse == last_hidden:  # free neurons there would have no input: all sources are candidates
+            return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}
+        top = last_hidden if options.candidates_in_last_hidden else last_hidden - 1
+        return {l: choose(l, share(options.candidate_share, request.sizes.alloc[l])) for l in range(options.l_reuse, top + 1)}

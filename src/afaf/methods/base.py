@@ -1,0 +1,117 @@
+"""What a method is: it decides what may change, and hands plans to an engine. It has no loop and knows no device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from afaf.errors import ConfigError
+from afaf.learning.feed import Feed
+from afaf.learning.learner import Learner
+from afaf.learning.losses import LossOver, cross_entropy_over, outputs_in_loss
+from afaf.learning.plan import LearningPlan, Loss
+from afaf.learning.settings import Settings
+from afaf.network.ledger import Unit
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned in one go: usually one task; all of them for joint training."""
+
+    task: int
+    classes: tuple[int, ...]
+    feed: Feed
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one phase of one lesson computes with, known without training: weights by l of W_l."""
+
+    samples: int
+    epochs: int
+    live: dict[int, int]  # weights a forward pass uses
+    moving: dict[int, int]  # weights that learn
+    owned: dict[int, int]  # weights owned afterwards
+
+
+Predictor = Callable[[Tensor], Tensor]  # images -> logits of all output rows
+O = TypeVar("O")
+
+
+class Method(Generic[O]):
+    """The base of all methods. A subclass sets `name`, `summary` and `Options`, and says what `start`, `plan` and `finish` do.
+
+    `start` may change the learner; `plan` only reads it, so that an interrupted lesson can be planned again; `finish` closes the lesson.
+    A method with several phases (train, prune, retrain) is asked for each phase in turn.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Options: ClassVar[type[Any]]
+    phases: ClassVar[int] = 1
+
+    def __init__(self, options: O, settings: Settings):
+        self.options = options
+        self.settings = settings
+
+    @property
+    def unit(self) -> Unit:
+        """What the ledger's owners are kept for: connections, or single weights."""
+        return "connection"
+
+    def check(self, spec: NetworkSpec, outline: Outline) -> None:
+        """Refuse settings that cannot work for this network and stream, before anything is learned."""
+
+    def lessons(self, n_tasks: int) -> list[tuple[int, ...]]:
+        """Which tasks (numbered from 1) are learned together, in order."""
+        return [(task,) for task in range(1, n_tasks + 1)]
+
+    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+        raise NotImplementedError
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        raise NotImplementedError
+
+    def finish(self, learner: Learner, lesson: Lesson) -> None:
+        """Close the lesson: consolidate, or measure what the method keeps."""
+
+    def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
+        """How the learned model answers; with `task`, how it answers when the task is known (the same logits by default)."""
+        return learner.network
+
+    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
+        """What learning the stream will use, lesson by lesson and phase by phase."""
+        raise NotImplementedError
+
+    def paper_flops(self, dense_flops: float, params_ratio: float) -> float:
+        """The paper's estimate for the whole sequence: (1 - s) f_D, with s the final sparsity."""
+        return dense_flops * params_ratio
+
+    # Pieces that methods share.
+
+    def _cross_entropy(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> Loss:
+        rows = learner.network.spec.n_classes
+        outputs = outputs_in_loss(loss_over, lesson.classes, learner.seen_classes, rows)
+        return cross_entropy_over(outputs, rows, learner.network.device)
+
+
+def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:
+    return sum(outline.train_counts[task - 1] for task in tasks)
+
+
+def rows_of(learner: Learner, classes: tuple[int, ...]) -> Tensor:
+    """A mask over the output rows."""
+    rows = torch.zeros(learner.network.spec.n_classes, dtype=torch.bool, device=learner.network.device)
+    rows[list(classes)] = True
+    return rows
+
+
+def check_percent(name: str, value: float) -> None:
+    if not 0 <= value <= 100:
+        raise ConfigError(f"{name} = {value} is not a percentage: it must lie in 0..100")

@@ -1,0 +1,159 @@
+"""SpaceNet (Sokar et al., Neurocomputing 2021): a sparse sub-network for each task, from free neurons in every layer.
+
+Its important neurons are fixed after the task; drop-and-grow moves connections to them while it learns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from afaf.errors import ConfigError
+from afaf.learning.learner import Learner
+from afaf.learning.losses import LossOver
+from afaf.learning.plan import LearningPlan
+from afaf.methods.base import Footprint, Lesson, Method, check_percent, rows_of, samples_of
+from afaf.network.ledger import Unit
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+from afaf.subnets.allocate import Request, Subnetwork, allocate_free
+from afaf.subnets.capacity import check_capacity
+from afaf.subnets.consolidate import consolidate
+from afaf.subnets.rewire import drop_and_grow
+from afaf.subnets.sizes import Sizes, check_percentage, sizes
+
+
+@dataclass(frozen=True)
+class SpaceNetOptions:
+    loss_over: LossOver = "all"
+    orthogonal_output: bool = True  # fix all of a task's neurons in the last hidden layer; off: the share of other dense layers
+    block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their inputs stand still (released code)
+    biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
+    norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
+    reset_importance: bool = False  # forget the importance of a dropped connection
+
+
+S = TypeVar("S", bound=SpaceNetOptions)
+
+
+class SpaceNet(Method[S]):
+    name = "spacenet"
+    summary = "adds a sparse sub-network per task from free neurons, fixes its important neurons"
+    Options = SpaceNetOptions
+
+    @property
+    def unit(self) -> Unit:
+        return self.settings.sparse.unit
+
+    def check(self, spec: NetworkSpec, outline: Outline) -> None:
+        sparse = self.settings.sparse
+        for section in ("alloc", "density", "fixed"):
+            check_percentage(getattr(sparse, section), f"sparse.{section}", spec)
+        check_percent("sparse.drop", sparse.drop)
+        if self.options.orthogonal_output and sparse.fixed.get("output", 100) != 100:
+            raise ConfigError(
+                "sparse.fixed.output must be 100 while method.orthogonal_output is on, since all of a task's neurons in the last "
+                "hidden layer are fixed then: leave it out, or set method.orthogonal_output=false"
+            )
+        all_sizes = [self._sizes(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
+        check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in range(1, len(outline) + 1)], self.options.orthogonal_output)
+
+    def first_new(self, spec: NetworkSpec, task: int) -> int:
+        """The first W_l that gets new connections in this task."""
+        return 1
+
+    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
+        """Where connections may be drawn: the one thing in which methods of this kind differ."""
+        return allocate_free(request)
+
+    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+        spec = learner.network.spec
+        request = Request(
+            spec, learner.ledger, self._sizes(spec, lesson.task, len(lesson.classes)), lesson.task, lesson.classes, learner.seed
+        )
+        subnetwork = self.allocate(learner, lesson, request)
+        for l, places in subnetwork.places.items():
+            new = torch.zeros_like(learner.ledger.owner(l), dtype=torch.bool)
+            new.view(-1)[places.to(new.device)] = True
+            learner.ledger.claim(l, lesson.task, new)
+            learner.network.plant(l, new)
+        learner.ledger.records.append(subnetwork.record)
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        network, ledger, learn, options = learner.network, learner.ledger, self.settings.learn, self.options
+        record = ledger.record_of(lesson.task)
+        assert record is not None, "start comes before plan"
+        norm_moves = options.norm_moves or lesson.task == 1
+        unfixed = {l: (~ledger.is_fixed(l)).to(network.dtype) for l in range(2, network.spec.L)}
+        return LearningPlan(
+            task=lesson.task,
+            loss=self._cross_entropy(learner, lesson, options.loss_over),
+            epochs=learn.epochs,
+            batch_size=learn.batch_size,
+            lr=learn.lr,
+            first=record.l_reuse,
+            biases=self._moving_biases(learner, lesson, record.l_reuse, unfixed),
+            norms={layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {},
+            norm_moves=norm_moves,
+            passes=unfixed if options.block_gradient else {},
+            silenced=~rows_of(learner, lesson.classes),
+            importance=True,
+            rewire=self._rewire,
+        )
+
+    def finish(self, learner: Learner, lesson: Lesson) -> None:
+        spec = learner.network.spec
+        consolidate(
+            spec,
+            learner.ledger,
+            learner.importance,
+            lesson.task,
+            self._sizes(spec, lesson.task, len(lesson.classes)),
+            orthogonal_output=self.options.orthogonal_output,
+        )
+
+    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
+        prints = []
+        owned = dict.fromkeys(range(1, spec.L), 0)
+        for task, n_classes in enumerate(outline.classes_per_task, 1):
+            first = self.first_new(spec, task)
+            asked = self._sizes(spec, task, n_classes).connections
+            whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
+            new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.L)}
+            moving = {l: count * spec.connections(l).block for l, count in new.items()}
+            owned = {l: count + moving.get(l, 0) for l, count in owned.items()}
+            prints.append(Footprint(samples_of(outline, (task,)), self.settings.learn.epochs, owned, moving, owned))
+        return prints
+
+    def _sizes(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
+        sparse = self.settings.sparse
+        fixed = sparse.fixed
+        if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
+            fixed = {**fixed, "output": fixed["fc"]}
+        return sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
+
+    def _moving_biases(self, learner: Learner, lesson: Lesson, first: int, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
+        """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
+        spec, record = learner.network.spec, learner.ledger.record_of(lesson.task)
+        assert record is not None
+        moving = {spec.L - 1: rows_of(learner, lesson.classes).to(learner.network.dtype)}
+        if self.options.biases == "unfixed":
+            return {**{l: unfixed[l + 1] for l in range(1, spec.L - 1)}, **moving}
+        for l in range(first, spec.L - 1):
+            selected = torch.zeros_like(unfixed[l + 1])
+            selected[record.selected(l + 1).to(selected.device)] = 1
+            moving[l] = selected * unfixed[l + 1]
+        return moving
+
+    def _rewire(self, learner: Learner, epoch: int) -> None:
+        drop_and_grow(
+            learner.network,
+            learner.ledger,
+            learner.importance,
+            learner.ledger.records[-1].task,
+            drop_percent=self.settings.sparse.drop,
+            reset_importance=self.options.reset_importance,
+        )

@@ -1,0 +1,125 @@
+"""The forward pass of a described network, as one function that every engine and every measurement calls.
+
+What differs between using a network and training it (dropout, batch statistics, gradients cut at fixed neurons) is a `Mode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.network.spec import NetworkSpec
+from afaf.randomness import Key, uniform_at
+
+Observer = Callable[[int, Tensor], None]  # (neuron layer, its activation after ReLU)
+
+
+@dataclass
+class Norm:
+    """Batch normalisation of one neuron layer."""
+
+    gain: Tensor
+    shift: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def clone(self) -> Norm:
+        return Norm(self.gain.clone(), self.shift.clone(), self.mean.clone(), self.var.clone())
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"gain": self.gain, "shift": self.shift, "mean": self.mean, "var": self.var}
+
+
+@dataclass
+class Parameters:
+    """Weights (outputs, inputs, block) and biases by l of W_l, minus 1; norms by neuron layer."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    norms: dict[int, Norm] = field(default_factory=dict)
+
+
+class Mode:
+    """Evaluation: no dropout, running statistics, nothing cut."""
+
+    def cut(self, layer: int, z: Tensor) -> Tensor:
+        return z
+
+    def dropout(self, layer: int, h: Tensor) -> Tensor:
+        return h
+
+    def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
+        return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=False)
+
+
+EVALUATION = Mode()
+
+
+@dataclass
+class Training(Mode):
+    """Learning: dropout keyed by image and neuron, batch statistics if norms move, no gradient through fixed neurons."""
+
+    rate: float
+    keys: dict[int, Key]  # one per neuron layer, of this epoch
+    samples: Tensor  # the images' numbers within the task, int32: a draw belongs to an image, not to a place in a batch
+    passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
+    norm_moves: bool = True
+    neurons: dict[int, Tensor] = field(default_factory=dict)  # numbers of the neurons that are there, where not all are
+
+    def cut(self, layer: int, z: Tensor) -> Tensor:
+        if layer in self.passes and z.requires_grad:
+            passes = self.passes[layer].reshape(-1, *[1] * (z.dim() - 2))
+            z.register_hook(lambda gradient: gradient * passes)
+        return z
+
+    def dropout(self, layer: int, h: Tensor) -> Tensor:
+        if self.rate == 0:
+            return h
+        positions = h[0, 0].numel()
+        neurons = self.neurons.get(layer, torch.arange(h.shape[1], dtype=torch.int32, device=h.device))
+        places = neurons.to(torch.int32)[:, None] * positions + torch.arange(positions, dtype=torch.int32, device=h.device)
+        drawn = uniform_at(self.keys[layer], self.samples[:, None], places.reshape(1, -1))
+        return h * ((drawn >= self.rate).to(h.dtype) / (1 - self.rate)).reshape(h.shape)
+
+    def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
+        if not self.norm_moves:
+            return super().norm(layer, h, norm)
+        return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=True)
+
+
+def forward(
+    spec: NetworkSpec,
+    parameters: Parameters,
+    x: Tensor,
+    *,
+    mode: Mode = EVALUATION,
+    observe: Observer | None = None,
+    first: int = 1,
+    last: int | None = None,
+) -> Tensor:
+    """Carry x through W_first..W_last (all of them by default). Each entry leaves a layer as its operations end: the logits at the top."""
+    h = x
+    for l in range(first, (last or spec.L - 1) + 1):
+        join = spec.connections(l)
+        weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
+        if join.kind == "conv":
+            z = F.conv2d(h, weight.reshape(*weight.shape[:2], join.kernel, join.kernel), bias)
+        else:
+            z = F.linear(h.flatten(1), weight.flatten(1), bias)
+        h = mode.cut(l + 1, z)
+        for operation in join.then:
+            if operation == "relu":
+                h = F.relu(h)
+                if observe is not None:
+                    observe(l + 1, h)
+            elif operation == "pool":
+                h = F.max_pool2d(h, 2)
+            elif operation == "dropout":
+                h = mode.dropout(l + 1, h)
+            else:
+                h = mode.norm(l + 1, h, parameters.norms[l + 1])
+    return h

@@ -1,0 +1,102 @@
+"""The network's numbers: weights that are 0 where no task owns them, biases, norms, and a small memory of each task's end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.network.forward import EVALUATION, Mode, Norm, Observer, Parameters, forward
+from afaf.network.ledger import Ledger
+from afaf.network.spec import NetworkSpec
+from afaf.randomness import key, uniform_at
+
+
+@dataclass
+class Snapshot:
+    """What owned connections do not say about the network as it stood after a task: its biases and norms, a few kilobytes."""
+
+    biases: list[Tensor]
+    norms: dict[int, Norm]
+
+
+class Network:
+    """One fixed-size network. The value a place is initialised with is a function of the seed and the place alone."""
+
+    def __init__(self, spec: NetworkSpec, seed: int = 0, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        self.spec = spec
+        self.seed = seed
+        self.device = torch.device(device)
+        self.dtype = dtype
+        weights = [torch.zeros(join.shape, dtype=dtype, device=device) for join in spec.joins]
+        biases = [self.initial_bias(l) for l in range(1, spec.L)]
+        norms = {l + 1: self._initial_norm(l + 1) for l in range(1, spec.L) if "norm" in spec.connections(l).then}
+        self.parameters = Parameters(weights, biases, norms)
+        self.snapshots: dict[int, Snapshot] = {}
+
+    def weight(self, l: int) -> Tensor:
+        return self.parameters.weights[l - 1]
+
+    def bias(self, l: int) -> Tensor:
+        return self.parameters.biases[l - 1]
+
+    def __call__(self, x: Tensor, mode: Mode = EVALUATION, observe: Observer | None = None) -> Tensor:
+        return forward(self.spec, self.parameters, x, mode=mode, observe=observe)
+
+    # Initial values: PyTorch's default, uniform in ±1/sqrt(fan-in) for weights and biases alike.
+
+    def initial_weights(self, l: int) -> Tensor:
+        join = self.spec.connections(l)
+        places = torch.arange(join.weights, dtype=torch.int32, device=self.device)
+        return self._initial(f"weights {l}", places, join.fan_in).reshape(join.shape)
+
+    def initial_bias(self, l: int) -> Tensor:
+        join = self.spec.connections(l)
+        return self._initial(f"bias {l}", torch.arange(join.outputs, dtype=torch.int32, device=self.device), join.fan_in)
+
+    def _initial(self, name: str, places: Tensor, fan_in: int) -> Tensor:
+        u = uniform_at(key(self.seed, "initial", name), places)
+        bound: float = fan_in**-0.5
+        return ((2 * u - 1) * bound).to(self.dtype)
+
+    def _initial_norm(self, layer: int) -> Norm:
+        size = self.spec.layer(layer).size
+        zeros, ones = (torch.full((size,), value, dtype=self.dtype, device=self.device) for value in (0.0, 1.0))
+        return Norm(ones.clone(), zeros.clone(), zeros.clone(), ones.clone())
+
+    def plant(self, l: int, where: Tensor) -> None:
+        """New connections take the value the network was initialised with at their place."""
+        weight = self.parameters.weights[l - 1]
+        self.parameters.weights[l - 1] = torch.where(where, self.initial_weights(l), weight)
+
+    def grow_outputs(self, rows: int) -> None:
+        """Append output rows; they begin as the same rows of a network that had them reserved."""
+        self.spec = self.spec.with_classes(self.spec.n_classes + rows)
+        weight, bias = self.parameters.weights[-1], self.parameters.biases[-1]
+        self.parameters.weights[-1] = torch.cat([weight, weight.new_zeros(rows, *weight.shape[1:])])
+        self.parameters.biases[-1] = torch.cat([bias, self.initial_bias(self.spec.L - 1)[-rows:]])
+
+    # The network as it stood.
+
+    def remember(self, task: int) -> None:
+        """Keep what is needed to see the network as it stands now."""
+        self.snapshots[task] = Snapshot(
+            [bias.clone() for bias in self.parameters.biases],
+            {layer: norm.clone() for layer, norm in self.parameters.norms.items()},
+        )
+
+    def as_of(self, task: int, ledger: Ledger) -> Network:
+        """The network as it stood after a task: a view through the ledger, since owned weights never change."""
+        snapshot = self.snapshots[task]
+        rows = len(snapshot.biases[-1])
+        then = Network.__new__(Network)
+        then.spec, then.seed, then.device, then.dtype = self.spec.with_classes(rows), self.seed, self.device, self.dtype
+        weights = [
+            torch.where((owner > 0) & (owner <= task), weight, torch.zeros((), dtype=self.dtype, device=self.device))
+            for owner, weight in zip(ledger.owners, self.parameters.weights, strict=True)
+        ]
+        weights[-1] = weights[-1][:rows]
+        then.parameters = Parameters(weights, snapshot.biases, snapshot.norms)
+        then.snapshots = {t: s for t, s in self.snapshots.items() if t <= task}
+        return then

@@ -1,0 +1,61 @@
+"""Keyed randomness: every draw is a function of (seed, purpose, task, epoch, ...), never of what was drawn before.
+
+So any epoch can be replayed, no part's draws shift another's, and engines, devices and resumed runs agree. Two kinds of draw:
+
+- `generator(...)`: a fresh CPU generator for the few draws that need one (which neurons, in which order);
+- `uniform_at(...)`: the number that belongs to a place (a weight, an image, an image's neuron), computed from the place's index
+  alone, on any device, so that a part of a large array can be drawn without drawing the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+Key = tuple[int, int]  # two signed 32-bit halves
+
+
+def _digest(parts: tuple[object, ...]) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+def key(seed: int, *purpose: str | int) -> Key:
+    """The key of one purpose, for `uniform_at`."""
+    digest = _digest((int(seed), *purpose))
+    return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
+
+
+def generator(seed: int, *purpose: str | int) -> torch.Generator:
+    """A CPU generator that belongs to one purpose."""
+    return torch.Generator().manual_seed(int.from_bytes(_digest((int(seed), *purpose)), "little"))
+
+
+def _shift_right(x: Tensor, by: int) -> Tensor:
+    return (x >> by) & ((1 << (32 - by)) - 1)  # logical, though the integers are signed
+
+
+def mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit integers in which every input bit moves every output bit (Wellons' lowbias32)."""
+    x = (x ^ _shift_right(x, 16)) * 0x7FEB352D
+    x = (x ^ _shift_right(x, 15)) * (0x846CA68B - (1 << 32))
+    return x ^ _shift_right(x, 16)
+
+
+def bits_at(key: Key, *indices: Tensor) -> Tensor:
+    """32 random bits for each place, as int32. A place is named by one or more int32 indices that broadcast together."""
+    x = mix(indices[0].to(torch.int32) ^ key[0])
+    for index in indices[1:]:
+        x = mix(x + index.to(torch.int32))
+    return mix(x ^ key[1])
+
+
+def uniform_at(key: Key, *indices: Tensor) -> Tensor:
+    """A float32 in [0, 1) for each place; the same bits on every device."""
+    return _shift_right(bits_at(key, *indices), 8).to(torch.float32) * 2.0**-24
+
+
+def integers_at(key: Key, below: int, *indices: Tensor) -> Tensor:
+    """An integer in 0..below-1 for each place (`below` small against 2**24)."""
+    return (uniform_at(key, *indices) * below).to(torch.int64)

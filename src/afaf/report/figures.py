@@ -1,0 +1,161 @@
+"""Pictures of a run: who owns which part of the network, and the R matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from afaf.model.file import Model
+from afaf.network.ledger import Ledger
+from afaf.runs.results import Results, Row
+
+# Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
+TASK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
+UNOWNED, FREE_USED = "#ffffff", "#c9c9c9"
+LARGEST_PANEL = 256  # pixels; a larger layer is averaged down, so that its density stays true
+
+
+def task_colour(task: int) -> str:
+    return TASK_COLOURS[(task - 1) % len(TASK_COLOURS)]
+
+
+def save_ledger_picture(model: Model, path: Path) -> None:
+    """Connections by owning task, neurons sorted by the task that fixed or first used them; below, each layer's neurons counted."""
+    ledger, spec = model.learner.ledger, model.learner.network.spec
+    tasks = sorted(model.learner.classes_of)
+    orders = {l: _by_first_task(ledger, l, spec.L) for l in range(1, spec.L + 1)}
+    figure = _figure(2.3 * (spec.L - 1) + 0.6, 5.6)
+    grid = figure.add_gridspec(
+        2, spec.L - 1, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.06, right=0.98, top=0.86, bottom=0.13
+    )
+    for l in range(1, spec.L):
+        owner = ledger.owner(l).amax(2).cpu().numpy()
+        axes = figure.add_subplot(grid[0, l - 1])
+        axes.imshow(_owner_image(owner[orders[l + 1]][:, orders[l]], tasks), aspect="auto", interpolation="nearest")
+        owned = 100 * float((ledger.owner(l) > 0).float().mean())
+        axes.set_title(f"$W_{{{l}}}$: {spec.layer(l).name} → {spec.layer(l + 1).name}\n{owned:.1f} % owned", fontsize=8)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xlabel(_neurons(spec.layer(l).size), fontsize=7)
+        axes.set_ylabel(_neurons(spec.layer(l + 1).size), fontsize=7)
+    _count_neurons(figure.add_subplot(grid[1, :]), ledger, [layer.name for layer in spec.layers[1:-1]], tasks)
+    handles = [
+        Patch(color=task_colour(t), label=f"task {t}: {', '.join(model.class_names[t - 1])}") for t in tasks if t <= len(model.class_names)
+    ]
+    if len(tasks) == 1 and len(model.class_names) > 1:
+        handles = [Patch(color=task_colour(tasks[0]), label="all tasks together")]
+    handles += [
+        Patch(facecolor=FREE_USED, label="used, still free"),
+        Patch(facecolor=UNOWNED, edgecolor="#888888", label="unused"),
+    ]
+    figure.legend(handles=handles, loc="lower center", ncols=min(4, len(handles)), fontsize=7, frameon=False)
+    figure.suptitle(f"Who owns what after the last task: {model.stream}, {model.method}", fontsize=11)
+    _save(figure, path)
+
+
+def save_r_matrix(results: Results, path: Path) -> None:
+    """Accuracy on each task after each task, class-IL beside task-IL."""
+    n_tasks = len(results.R)
+    side = 1.6 + 0.52 * n_tasks
+    figure = _figure(2 * side + 0.8, side + 0.9)
+    for place, (name, R, mean) in enumerate([("class-IL", results.R, results.acc), ("task-IL", results.R_task_il, results.acc_task_il)]):
+        axes = figure.add_subplot(1, 2, place + 1)
+        values = _square(R)
+        axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
+        for (j, i), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                axes.text(i, j, f"{value:.0f}", ha="center", va="center", fontsize=8, color="white" if value < 60 else "black")
+        axes.set_xticks(range(n_tasks), [str(i + 1) for i in range(n_tasks)])
+        axes.set_yticks(range(n_tasks), [str(i + 1) for i in range(n_tasks)])
+        axes.set_xlabel("accuracy on task (%)")
+        axes.set_ylabel("after learning task")
+        axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
+    figure.suptitle(f"{results.stream}, {results.method}, seed {results.seed}", fontsize=11)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150)
+    FigureCanvasAgg(figure)  # drawn without a screen and without touching pyplot's global state
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format=path.suffix.lstrip(".") or "png")
+
+
+def _neurons(count: int) -> str:
+    return f"{count} neuron" if count == 1 else f"{count} neurons"
+
+
+def _square(R: list[Row]) -> NDArray[np.float64]:
+    values = np.full((len(R), len(R)), np.nan)
+    for j, row in enumerate(R):
+        for i, value in enumerate(row):
+            values[j, i] = np.nan if value is None else value
+    return values
+
+
+def _first_user(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
+    """The first task that owns a connection into or out of each neuron of layer l; a large number where none does."""
+    nobody = np.int64(1 << 30)
+    users = []
+    if l > 1:
+        into = ledger.owner(l - 1).amax(2).cpu().numpy().astype(np.int64)
+        users.append(np.where(into > 0, into, nobody).min(1))
+    if l < L:
+        out_of = ledger.owner(l).amax(2).cpu().numpy().astype(np.int64)
+        users.append(np.where(out_of > 0, out_of, nobody).min(0))
+    first: NDArray[np.int64] = np.minimum.reduce(users)
+    return first
+
+
+def _by_first_task(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
+    """Neurons of layer l, those fixed or first used by early tasks first; the input and the classes keep their order."""
+    if l in (1, L):
+        return np.arange(len(ledger.fixed(l)))
+    fixed = ledger.fixed(l).cpu().numpy().astype(np.int64)
+    user = _first_user(ledger, l, L)
+    return np.lexsort((fixed == 0, np.where(fixed > 0, fixed, user)))
+
+
+def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float64]:
+    palette = np.array([colors.to_rgb(UNOWNED)] + [colors.to_rgb(task_colour(t)) for t in range(1, max(tasks, default=1) + 1)])
+    image = palette[owner]
+    for axis in (0, 1):
+        size = image.shape[axis]
+        if size > LARGEST_PANEL:
+            cuts = np.linspace(0, size, LARGEST_PANEL + 1).astype(int)
+            image = np.add.reduceat(image, cuts[:-1], axis) / np.diff(cuts).reshape([-1 if a == axis else 1 for a in range(3)])
+    return image
+
+
+def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int]) -> None:
+    """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
+    L = len(names) + 2
+    for row in range(len(names)):
+        l = row + 2
+        fixed = ledger.fixed(l).cpu().numpy()
+        used = (_first_user(ledger, l, L) < (1 << 30)) & (fixed == 0)
+        parts = [(task_colour(t), (fixed == t).mean()) for t in tasks] + [(FREE_USED, used.mean())]
+        left = 0.0
+        for colour, share in parts:
+            axes.barh(row, 100 * share, left=left, color=colour, height=0.72)
+            left += 100 * share
+        axes.barh(row, 100 - left, left=left, color=UNOWNED, edgecolor="#888888", linewidth=0.5, height=0.72)
+        axes.text(101, row, f"{int((fixed > 0).sum())} of {len(fixed)} fixed", va="center", fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112)
+    axes.set_xticks(range(0, 101, 20), [f"{p} %" for p in range(0, 101, 20)], fontsize=7)
+    axes.set_title("neurons fixed by each task", fontsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

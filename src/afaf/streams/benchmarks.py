@@ -1,0 +1,177 @@
+"""The built-in streams, described as data: which classes of which dataset each task brings.
+
+A new stream of published datasets is one more entry of `BENCHMARKS`; streams of other packages come through the entry point
+group `afaf.streams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from afaf.errors import ConfigError, DataError, unknown
+from afaf.streams.sources import Part, Source, data_folder, find_source
+from afaf.streams.sources.load import load_groups
+from afaf.streams.tasks import Outline, Split, Stream, Task
+
+ENTRY_POINTS = "afaf.streams"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One task: the dataset it is taken from, and which of its labels, in order."""
+
+    source: str
+    labels: tuple[int, ...]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(find_source(self.source).class_names[label] for label in self.labels)
+
+    def count(self, part: Part) -> int:
+        return sum(find_source(self.source).counts[part][label] for label in self.labels)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A built-in stream."""
+
+    name: str
+    description: str
+    tasks: tuple[Recipe, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The datasets it needs, in order of appearance."""
+        return tuple(find_source(name) for name in dict.fromkeys(recipe.source for recipe in self.tasks))
+
+    def outline(self) -> Outline:
+        """What is known without the files."""
+        first = find_source(self.tasks[0].source)
+        height, width, channels = first.shape
+        return Outline(
+            self.name,
+            (first.preparation.channels or channels, height, width),
+            tuple(recipe.class_names for recipe in self.tasks),
+            tuple(recipe.count("train") for recipe in self.tasks),
+        )
+
+    def load(self, data: Path | str | None = None, *, verify: bool = True) -> Stream:
+        """The stream, read from the data folder; with `verify` (the default) other images than the published are refused."""
+        folder = data_folder(data)
+        splits: dict[tuple[int, Part], Split] = {}
+        for used in self.sources:
+            numbers = [i for i, recipe in enumerate(self.tasks) if recipe.source == used.name]
+            groups = [self.tasks[i].labels for i in numbers]
+            for part, loaded in load_groups(used, folder, groups, verify=verify).items():
+                splits.update(((i, part), split) for i, split in zip(numbers, loaded, strict=True))
+        tasks, first = [], 0
+        for i, recipe in enumerate(self.tasks):
+            train, test = splits[i, "train"], splits[i, "test"]
+            for split in (train, test):
+                split.labels[...] += first  # from numbers within the task to class ids
+            classes = tuple(range(first, first + len(recipe.labels)))
+            tasks.append(Task(i + 1, classes, recipe.class_names, train, test, find_source(recipe.source).preparation))
+            first += len(recipe.labels)
+        return Stream(self.name, tasks)
+
+
+def _tasks(name: str, *groups: tuple[int, ...]) -> tuple[Recipe, ...]:
+    return tuple(Recipe(name, group) for group in groups)
+
+
+def _named(name: str, *groups: str) -> tuple[Recipe, ...]:
+    names = find_source(name).class_names
+    return tuple(Recipe(name, tuple(names.index(n) for n in group.split(","))) for group in groups)
+
+
+PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+MIX = ("cifar10", "mnist", "notmnist", "fashion-mnist")
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("split-digits", "scikit-learn's 8x8 digits, five tasks of two; needs no files", _tasks("digits", *PAIRS)),
+        Benchmark("split-cifar10", "CIFAR-10 in label order, five tasks of two", _tasks("cifar10", *PAIRS)),
+        Benchmark(
+            "sim-cifar10",
+            "CIFAR-10, five tasks of two in which similar classes arrive in different tasks",
+            _tasks("cifar10", (1, 3), (7, 9), (5, 4), (0, 2), (6, 8)),
+        ),
+        Benchmark(
+            "sim-cifar100",
+            "sixteen classes of CIFAR-100, eight tasks of two; tasks 5-8 bring classes similar to those of 1-4",
+            _named(
+                "cifar100",
+                "apple,girl",
+                "mouse,bicycle",
+                "bee,lion",
+                "bottle,couch",
+                "orange,boy",
+                "rabbit,motorcycle",
+                "butterfly,tiger",
+                "can,chair",
+            ),
+        ),
+        Benchmark(
+            "mix",
+            "CIFAR-10, MNIST, notMNIST and Fashion-MNIST by turns, eight tasks of five",
+            tuple(Recipe(name, labels) for labels in ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)) for name in MIX),
+        ),
+    )
+}
+
+
+def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:
+    """The stream of this name: a built-in one, `folder:PATH`, `npz:PATH`, or one another package registered.
+
+    `data` is the folder of the published datasets. The options are those of own data (see own.py); built-in streams have none.
+    """
+    if name in BENCHMARKS:
+        _no_options(name, options)
+        return BENCHMARKS[name].load(data)
+    kind, _, path = name.partition(":")
+    if path and kind in _own():
+        return _own()[kind](Path(path).expanduser(), **options)
+    plugin = _plugins().get(name)
+    if plugin is not None:
+        return _from_plugin(plugin, Path(data) if data is not None else None, options)
+    raise ConfigError(unknown("stream", name, [*BENCHMARKS, *_plugins(), "folder:PATH", "npz:PATH"]))
+
+
+def outline_of(name: str, *, data: Path | str | None = None, **options: Any) -> Outline:
+    """What is known of a stream: without any file for the built-in ones, by loading it for the others."""
+    if name in BENCHMARKS:
+        _no_options(name, options)
+        return BENCHMARKS[name].outline()
+    return open_stream(name, data=data, **options).outline
+
+
+def stream_names() -> list[str]:
+    """Every name that can be opened without a path."""
+    return [*BENCHMARKS, *(name for name in _plugins() if name not in BENCHMARKS)]
+
+
+def _own() -> dict[str, Callable[..., Stream]]:
+    from afaf.streams import own
+
+    return {"folder": own.stream_from_folder, "npz": own.stream_from_npz}
+
+
+def _no_options(name: str, options: dict[str, Any]) -> None:
+    if options:
+        raise ConfigError(f"stream '{name}' is fixed and takes no options, but was given: {', '.join(sorted(options))}")
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _from_plugin(plugin: EntryPoint, data: Path | None, options: dict[str, Any]) -> Stream:
+    stream = plugin.load()(data, **options)
+    if not isinstance(stream, Stream):
+        raise DataError(f"stream '{plugin.name}' ({plugin.value}) returned {type(stream).__name__}, not a Stream: mend it there")
+    return stream

@@ -1,0 +1,370 @@
+"""Streams of the user's own images: a folder, an .npz file, or any dataset of (image, label) pairs.
+
+    open_stream("folder:photos", classes_per_task=2)
+    open_stream("npz:arrays.npz", class_order=[["cat", "car"], ["dog", "truck"]])
+    stream_from_dataset(train_set, test_set, classes_per_task=5)
+
+How an image becomes pixels is said in sources/images.py. Grey images keep one channel in memory and are shown to the network
+as three; with `size=0` images stay exactly as they are. Pixels are normalised with the mean and spread of the first task's
+training images: later tasks are not looked at before they arrive.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from afaf.errors import ConfigError, DataError, unknown
+from afaf.streams.sources.images import SUFFIXES, fit, pixels_of, read_image
+from afaf.streams.sources.npz import read_arrays
+from afaf.streams.sources.source import reading
+from afaf.streams.sources.verify import shortened
+from afaf.streams.tasks import Augment, Preparation, Stream, checked_images, checked_labels
+
+Unreadable = Literal["error", "skip"]
+ClassOrder = Sequence[Any] | str | Path | None
+DEFAULT_SIZE = 32
+
+
+class SkippedImages(UserWarning):
+    """Images that could not be read were left out, as asked."""
+
+
+class PairDataset(Protocol):
+    """What torch calls a map-style dataset, of (image, label) pairs."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How own images become a stream.
+
+    `class_order` names the classes in order of arrival: a flat list (cut into `classes_per_task`), a list per task, or the path
+    of an order file with one task a line and commas between its classes. `size` is the side of the square images are scaled to,
+    0 to leave them as they are. Without test images, `test_fraction` of each class is held out, chosen by `seed`.
+    """
+
+    classes_per_task: int = 2
+    class_order: ClassOrder = None
+    size: int | None = DEFAULT_SIZE
+    test_fraction: float = 0.2
+    seed: int = 0
+    unreadable: Unreadable = "error"
+    augment: Augment = "none"
+
+    def __post_init__(self) -> None:
+        for name, types in (("classes_per_task", (int,)), ("seed", (int,)), ("test_fraction", (int, float))):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, types):
+                raise ConfigError(f"{name} must be a number, not {value!r}")
+        if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or not 0 <= self.size <= 4096):
+            raise ConfigError(f"size must be a whole number of pixels up to 4096 (0 leaves images as they are), not {self.size!r}")
+        for name, choices in (("unreadable", get_args(Unreadable)), ("augment", get_args(Augment))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(self, name)!r}")
+        if not 0 < self.test_fraction < 1:
+            raise ConfigError(f"test_fraction must be between 0 and 1, not {self.test_fraction!r}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Options:
+        """The options by name, as a command line or a config gives them."""
+        for name in options:
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(unknown("option of own data", name, cls.__dataclass_fields__))
+        return cls(**options)
+
+    @property
+    def side(self) -> int | None:
+        return self.size or None
+
+
+def stream_from_folder(path: Path | str, **options: Any) -> Stream:
+    """A stream from `train/CLASS/*.png` (jpg, bmp, gif, webp, tif, ppm) and, optionally, `test/CLASS/*`.
+
+    Without a `train` folder, the folder's own subfolders are the classes. Options: see `Options`.
+    """
+    path, chosen = Path(path).expanduser(), Options.of(options)
+    if not path.is_dir():
+        raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: name one with train/CLASS/ image files")
+    root = path / "train" if (path / "train").is_dir() else path
+    train = _gather(_files(root, chosen.side), chosen)
+    test = _gather(_files(path / "test", chosen.side), chosen) if root != path and (path / "test").is_dir() else None
+    return _stream(f"folder:{path}", train, test, chosen)
+
+
+def stream_from_npz(path: Path | str, **options: Any) -> Stream:
+    """A stream from arrays `x_train`, `y_train` and, optionally, `x_test`, `y_test` (or `x`, `y`; or `images`, `labels`).
+
+    Images are (n, h, w) or (n, h, w, c), uint8 or float; vectors (n, features) are possible. Options: see `Options`.
+    """
+    path, chosen = Path(path).expanduser(), Options.of(options)
+    arrays = read_arrays(path)
+    train = _from_arrays(arrays["x_train"], arrays["y_train"], chosen, f"{path} (training)")
+    test = _from_arrays(arrays["x_test"], arrays["y_test"], chosen, f"{path} (test)") if "x_test" in arrays else None
+    return _stream(f"npz:{path}", train, test, chosen)
+
+
+def stream_from_dataset(
+    train: PairDataset,
+    test: PairDataset | None = None,
+    *,
+    name: str = "dataset",
+    class_names: Mapping[Any, str] | Sequence[str] | None = None,
+    **options: Any,
+) -> Stream:
+    """A stream from any dataset with a length and (image, label) items.
+
+    An image is a Pillow image, an array (h, w) or (h, w, c), or a tensor (h, w) or (c, h, w). `class_names` belong to the labels
+    (by default the dataset's own `classes`, if it has them). Options: see `Options`.
+    """
+    chosen = Options.of(options)
+    named = class_names if class_names is not None else getattr(train, "classes", None)
+    gathered = _gather(_items(train, name, chosen.side), chosen)
+    gathered_test = _gather(_items(test, f"{name} (test)", chosen.side), chosen) if test is not None else None
+    return _stream(name, gathered, gathered_test, chosen, _names(named, gathered.labels))
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Images read from wherever they were, with the user's labels."""
+
+    images: NDArray[Any]
+    labels: NDArray[Any]
+
+    @property
+    def grey(self) -> bool:
+        return self.images.ndim == 4 and self.images.shape[3] == 1
+
+    def coloured(self) -> _Gathered:
+        return replace(self, images=np.repeat(self.images, 3, axis=3)) if self.grey else self
+
+
+Read = Callable[[], tuple[NDArray[Any], Hashable]]
+Item = tuple[str, Read]  # a name for messages, and how to read it
+
+
+def _files(root: Path, side: int | None) -> list[Item]:
+    """The images of every class folder, in the order of their names."""
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not folders:
+        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, train/CLASS/")
+    items = []
+    for folder in folders:
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+        if not paths:
+            raise DataError(f"{folder}: no images (looked for {', '.join(sorted(SUFFIXES))}): add some or remove the folder")
+        items += [(str(path), _reader(path, folder.name, side)) for path in paths]
+    return items
+
+
+def _reader(path: Path, label: str, side: int | None) -> Read:
+    return lambda: (read_image(path, side), label)
+
+
+def _items(dataset: PairDataset, name: str, side: int | None) -> list[Item]:
+    try:
+        length = len(dataset)
+    except TypeError as error:
+        raise DataError(f"{name}: a dataset must have a length (a map-style dataset), {type(dataset).__name__} has none") from error
+    return [(f"{name}, item {i}", _item(dataset, i, f"{name}, item {i}", side)) for i in range(length)]
+
+
+def _item(dataset: PairDataset, index: int, name: str, side: int | None) -> Read:
+    def read() -> tuple[NDArray[Any], Hashable]:
+        with reading(name, "mend the dataset"):
+            item = dataset[index]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(f"{name}: a pair (image, label) is expected, not {type(item).__name__}")
+        return _as_array(item[0], name, side), _as_label(item[1], name)
+
+    return read
+
+
+def _as_array(image: Any, name: str, side: int | None) -> NDArray[Any]:
+    """An image of any kind as (h, w, c), uint8 or float32, scaled."""
+    if isinstance(image, Image.Image):
+        with reading(name):
+            return pixels_of(image, side, name)
+    if isinstance(image, torch.Tensor):
+        image = image.detach().cpu()
+        image = (image.permute(1, 2, 0) if image.ndim == 3 else image).numpy()
+    pixels = np.asarray(image)
+    if pixels.ndim not in (2, 3):
+        raise DataError(f"{name}: an image has the shape (h, w) or (h, w, c), not {pixels.shape}")
+    fitted: NDArray[Any] = fit(checked_images(pixels[None], name), side, name)[0]
+    return fitted
+
+
+def _as_label(label: Any, name: str) -> Hashable:
+    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and np.ndim(label) == 0:
+        label = label.item()
+    if not isinstance(label, (int, str)):
+        raise DataError(f"{name}: a label is a whole number or a text, not {type(label).__name__}")
+    return label
+
+
+def _gather(items: Sequence[Item], options: Options) -> _Gathered:
+    """Reads every image once, into its place; grey ones are kept as one channel if all of them are grey."""
+    images: NDArray[Any] | None = None
+    labels: list[Hashable] = []
+    bad: list[str] = []
+    all_grey = True
+    for name, read in items:
+        try:
+            pixels, label = read()
+        except DataError as error:
+            bad.append(str(error))
+            continue
+        channels = 3 if pixels.shape[2] == 1 else pixels.shape[2]
+        if images is None:
+            images = np.empty((len(items), *pixels.shape[:2], channels), pixels.dtype)
+        if (*pixels.shape[:2], channels) != images.shape[1:] or pixels.dtype != images.dtype:
+            raise DataError(
+                f"{name}: {pixels.shape} {pixels.dtype}, but the images before are {images.shape[1:]} {images.dtype}: "
+                f"all must be alike; give a size other than 0, and one type of pixels"
+            )
+        images[len(labels)] = pixels
+        labels.append(label)
+        all_grey = all_grey and pixels.shape[2] == 1
+    _report(bad, len(items), options)
+    if images is None:
+        raise DataError("a stream needs images: there are none")
+    images = images[: len(labels)]
+    return _Gathered(np.ascontiguousarray(images[..., :1]) if all_grey else images, _label_array(labels))
+
+
+def _label_array(labels: Sequence[Hashable]) -> NDArray[Any]:
+    array = np.empty(len(labels), object)
+    array[:] = labels
+    return array
+
+
+def _report(bad: Sequence[str], total: int, options: Options) -> None:
+    """Unreadable images, by name: an error, or left out with a warning where that was asked for."""
+    if not bad:
+        return
+    listing = "\n".join(f"  {problem}" for problem in bad[:20]) + (f"\n  and {len(bad) - 20} more" if len(bad) > 20 else "")
+    if options.unreadable == "error":
+        raise DataError(f"{len(bad)} of {total} images cannot be read (unreadable=skip leaves them out):\n{listing}")
+    if len(bad) == total:
+        raise DataError(f"none of the {total} images can be read:\n{listing}")
+    warnings.warn(f"{len(bad)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=5)
+
+
+def _from_arrays(x: NDArray[Any], y: NDArray[Any], options: Options, name: str) -> _Gathered:
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dtype.kind not in "biuU":
+        raise DataError(f"{name}: labels must be whole numbers or texts, not {y.dtype}")
+    labels = checked_labels(y)
+    if options.side is not None and x.ndim == 4 and x.shape[3] not in (1, 3):
+        first = "; channels come last: transpose them from (n, c, h, w)" if x.shape[1] in (1, 3) else ""
+        raise DataError(f"{name}: images have 1 or 3 channels, these are {x.shape[1:]}{first} (size=0 takes any number)")
+    images = checked_images(x, name)
+    return _Gathered(fit(images, options.side, name) if images.ndim == 4 else images, labels)
+
+
+def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Options, class_names: Mapping[Any, str] | None = None) -> Stream:
+    """The tasks, normalised by what the first one shows."""
+    if test is not None:
+        strange = sorted({str(label) for label in set(test.labels.tolist()) - set(train.labels.tolist())})
+        if strange:
+            raise DataError(f"{name}: there are test images of {shortened(strange)}, but no training images: add some or remove them")
+        if test.grey != train.grey:
+            train, test = train.coloured(), test.coloured()
+    else:
+        _check_enough(name, train.labels)
+    stream = Stream.from_arrays(
+        train.images,
+        train.labels,
+        x_test=None if test is None else test.images,
+        y_test=None if test is None else test.labels,
+        test_fraction=options.test_fraction,
+        classes_per_task=options.classes_per_task,
+        class_order=_order(options.class_order, train.labels),
+        class_names=class_names,
+        preparation=Preparation(),
+        name=name,
+        seed=options.seed,
+    )
+    preparation = replace(
+        _measured(stream[0].train.images),
+        channels=3 if train.grey and options.side is not None else None,
+        augment=options.augment,
+    )
+    return Stream(name, [replace(task, preparation=preparation) for task in stream], stream.label_map)
+
+
+def _check_enough(name: str, labels: NDArray[Any]) -> None:
+    counts: dict[Hashable, int] = {}
+    for label in labels.tolist():
+        counts[label] = counts.get(label, 0) + 1
+    few = [str(label) for label, count in counts.items() if count < 2]
+    if few:
+        raise DataError(f"{name}: one image only of {shortened(few)}: at least 2 are needed, one of them for the test")
+
+
+def _measured(images: NDArray[Any]) -> Preparation:
+    """Mean and spread per channel; of uint8 images from the counts of the 256 values, without a larger copy of them."""
+    if images.ndim != 4 or images.dtype != np.uint8:
+        return Preparation.measured(images)
+    values = np.arange(256) / 255
+    means, stds = [], []
+    for channel in range(images.shape[3]):
+        share = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        mean = float(share @ values)
+        std = float(np.sqrt(share @ (values - mean) ** 2))
+        means.append(mean)
+        stds.append(std if std > 0 else 1.0)
+    return Preparation(tuple(means), tuple(stds))
+
+
+def _names(named: Mapping[Any, str] | Sequence[str] | None, labels: NDArray[Any]) -> dict[Any, str] | None:
+    """The names of labels, from a mapping or, for labels 0, 1, ..., from a list."""
+    if named is None or isinstance(named, Mapping):
+        return dict(named) if named is not None else None
+    known = range(len(named))
+    return {label: str(named[label]) for label in set(labels.tolist()) if isinstance(label, int) and label in known}
+
+
+def _order(order: ClassOrder, labels: NDArray[Any]) -> list[Any] | None:
+    """The class order in the user's own labels, which a file or a command line can only spell as text."""
+    if order is None:
+        return None
+    if isinstance(order, (str, Path)):
+        order = read_order(order)
+    spelled = {str(label): label for label in labels.tolist()}
+    own = set(spelled.values())
+
+    def label(item: Any) -> Any:
+        return item if isinstance(item, Hashable) and item in own else spelled.get(str(item), item)
+
+    return [[label(i) for i in group] if isinstance(group, (list, tuple)) else label(group) for group in order]
+
+
+def read_order(order: str | Path) -> list[Any]:
+    """An order file: one task a line, commas between its classes, '#' before remarks. A text with commas is a flat list."""
+    path = Path(order).expanduser()
+    if isinstance(order, str) and "," in order and not path.is_file():
+        return _split(order)
+    with reading(path, "an order file is plain text, one task a line"), path.open(encoding="utf-8") as file:
+        text = file.read(1 << 20)
+    tasks = [_split(line.partition("#")[0]) for line in text.splitlines()]
+    tasks = [task for task in tasks if task]
+    if not tasks:
+        raise DataError(f"{path}: no classes: write one task a line, commas between its classes")
+    return tasks
+
+
+def _split(line: str) -> list[str]:
+    return [name.strip() for name in line.split(",") if name.strip()]

@@ -1,0 +1,87 @@
+"""A contact sheet: a few training images of every class, one row a class, the tasks one below the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from afaf.errors import DataError
+from afaf.streams.tasks import Stream, Task
+
+GAP, MARGIN, NAMES, HEADING = 4, 12, 130, 26  # pixels
+SMALLEST, LARGEST = 48, 128  # side an image is shown with
+INK, PALE, PAPER = "#1a1a1a", "#777777", "white"
+
+
+def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
+    """The sheet as a Pillow image; the images are as stored, before normalisation and augmentation."""
+    if stream[0].train.images.ndim != 4:
+        raise DataError(f"stream '{stream.name}' is made of vectors: there are no images to show")
+    shown = _shown_size(*stream[0].train.images.shape[1:3])
+    cell_w, cell_h = shown[0] + GAP, shown[1] + GAP
+    rows = sum(len(task.classes) for task in stream)
+    sheet = Image.new("RGB", (2 * MARGIN + NAMES + per_class * cell_w, 2 * MARGIN + len(stream) * HEADING + rows * cell_h), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    y = MARGIN
+    for task in stream:
+        draw.text((MARGIN, y + 6), _heading(task), INK, _font(14))
+        y += HEADING
+        for class_id, name in zip(task.classes, task.class_names, strict=True):
+            draw.text((MARGIN, y + cell_h // 2 - 8), _short(name), PALE, _font(12))
+            first = task.train.take(np.flatnonzero(task.train.labels == class_id)[:per_class])
+            for i, image in enumerate(_as_bytes(first.images)):
+                sheet.paste(_resized(Image.fromarray(image), shown), (MARGIN + NAMES + i * cell_w, y))
+            y += cell_h
+    return sheet
+
+
+def save_contact_sheet(stream: Stream, path: Path, per_class: int = 10) -> None:
+    """The sheet as a PNG file, which appears only when it is whole."""
+    sheet = contact_sheet(stream, per_class)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sheet.save(temporary, "PNG")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"cannot write {path} ({error.strerror or error}): name another file") from error
+
+
+def _shown_size(height: int, width: int) -> tuple[int, int]:
+    """Width and height on the sheet: small images grow by a whole number, large ones shrink."""
+    side = max(height, width)
+    if side > LARGEST:
+        return max(1, width * LARGEST // side), max(1, height * LARGEST // side)
+    scale = -(-SMALLEST // side)
+    return width * scale, height * scale
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    grows = size[0] >= image.size[0]
+    return image.resize(size, Image.Resampling.NEAREST if grows else Image.Resampling.BICUBIC)  # pixels stay pixels
+
+
+def _heading(task: Task) -> str:
+    return f"Task {task.number}: {len(task.train):,} training, {len(task.test):,} test images"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else name[:17] + "…"
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
+    """Images to look at: colour or grey, floats stretched over the range they have."""
+    if images.dtype != np.uint8:
+        low, high = float(images.min()), float(images.max())
+        images = ((images - low) * (255 / (high - low if high > low else 1))).astype(np.uint8)
+    return images[..., :3] if images.shape[3] >= 3 else images[..., 0]

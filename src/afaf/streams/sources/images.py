@@ -1,0 +1,87 @@
+"""Any image to the pixels a network takes. The rule, in this order:
+
+1. an animation is its first frame; a photograph is turned upright as its EXIF note says;
+2. transparent pixels show white; 16-bit grey is cut to 8 bits; grey stays grey, everything else becomes red, green and blue;
+3. the largest square in the middle is scaled to `size` x `size`, bicubic (with Pillow's antialiasing when it shrinks).
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from afaf.errors import DataError
+from afaf.streams.sources.source import Pixels, reading
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+PIXELS_AT_MOST = 50_000_000  # a small file can promise far more; decoded, they would fill the memory
+
+
+def read_image(path: Path, size: int | None) -> Pixels:
+    """The image in a file as (height, width, 1 or 3)."""
+    with warnings.catch_warnings(), reading(path, "replace or remove it"):
+        warnings.simplefilter("ignore")  # Pillow's doubts about the file: it is refused below, or it is fine
+        with Image.open(path, formats=FORMATS) as image:
+            return pixels_of(image, size, str(path))
+
+
+def pixels_of(image: Image.Image, size: int | None, name: str) -> Pixels:
+    """A Pillow image as (height, width, 1 or 3); its size is looked at before its pixels are decoded."""
+    width, height = image.size
+    if width * height > PIXELS_AT_MOST:
+        raise DataError(f"{name}: {width}x{height} pixels, more than {PIXELS_AT_MOST // 10**6} million: shrink or remove it")
+    with suppress(Exception):  # a broken note about the camera is no reason to refuse the picture
+        image = ImageOps.exif_transpose(image)
+    image = _grey_or_colour(image, name)
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box=_middle(*image.size))
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
+    """Images (n, height, width, channels) scaled by the same rule; uint8 stays uint8, float32 stays float32."""
+    n, height, width, channels = images.shape
+    if size is None or (height, width) == (size, size):
+        return images
+    if not height or not width:
+        raise DataError(f"{name}: images of {height}x{width} pixels cannot be scaled")
+    fitted = np.empty((n, size, size, channels), images.dtype)
+    for i in range(n):
+        for c in range(channels):
+            plane = Image.fromarray(np.ascontiguousarray(images[i, :, :, c]))
+            fitted[i, :, :, c] = np.asarray(plane.resize((size, size), Image.Resampling.BICUBIC, box=_middle(width, height)))
+    return fitted
+
+
+def _middle(width: int, height: int) -> tuple[float, float, float, float]:
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _grey_or_colour(image: Image.Image, name: str) -> Image.Image:
+    mode = image.mode
+    if mode in ("1", "L"):
+        return image.convert("L")
+    if mode.startswith("I"):
+        return Image.fromarray((np.clip(np.asarray(image), 0, 65535) >> 8).astype(np.uint8))
+    if mode == "F":
+        raise DataError(f"{name}: an image of floating-point numbers: its range is unknown; save it with 8 bits")
+    if mode in ("LA", "La"):
+        return _on_white(image).convert("L")
+    if mode in ("RGBA", "RGBa", "PA") or "transparency" in image.info:
+        return _on_white(image)
+    return image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")

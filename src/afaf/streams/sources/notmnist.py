@@ -1,0 +1,149 @@
+"""notMNIST_small: letters A to J, 28x28 grey PNGs in a tar.gz or in the folder it unpacks to, with no official split.
+
+The split is a function of the pixels alone: file names, file order and packing do not enter it, and identical images stay on
+one side. So does the order of the images, by letter and then by the hash of the pixels: every copy gives the same stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from afaf.errors import DataError
+from afaf.streams.sources.digests import DIGESTS
+from afaf.streams.sources.safety import Limits, plain_members, read_member
+from afaf.streams.sources.source import Part, Pixels, Records, Remote, Source, in_memory, reading
+from afaf.streams.tasks import Preparation
+
+LETTERS = "ABCDEFGHIJ"
+SIDE = 28
+PER_LETTER = (1872, 1873, 1873, 1873, 1873, 1872, 1872, 1872, 1872, 1872)  # readable images
+TEST_PER_LETTER = (188, 187, 187, 187, 187, 187, 187, 187, 187, 187)
+LIMITS = Limits(members=20_000, member=64 * 1024, total=64 * 1024**2)  # published: 18,726 files of about 500 bytes
+ARCHIVE, UNPACKED = "notMNIST_small.tar.gz", "notMNIST_small"
+
+Letter = tuple[str, int, bytes]  # name, class, file content
+
+
+def split_by_pixels(keys: list[bytes], labels: NDArray[np.uint8], quota: tuple[int, ...], seed: int = 0) -> NDArray[np.bool_]:
+    """Which images are test images: `quota` of each class, chosen by the hash of the pixels.
+
+    Images with the same key are one group, whatever their letters. Groups are asked in the order of their seeded hash; a group
+    joins the test part if no class gets more than its quota by it.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    rank = {key: hashlib.sha256(f"test part {seed} ".encode() + key).digest() for key in groups}
+    left = np.array(quota)
+    test = np.zeros(len(keys), np.bool_)
+    for key in sorted(groups, key=rank.__getitem__):
+        members = groups[key]
+        asked = np.bincount(labels[members], minlength=len(quota))
+        if (asked <= left).all():
+            left -= asked
+            test[members] = True
+    return test
+
+
+def notmnist_records(place: Path) -> dict[Part, Records]:
+    """Both parts of the split; unreadable images (the published archive has two) are left out and named."""
+    images, labels, skipped = _decode(place)
+    keys = [hashlib.sha256(image).digest() for image in images]
+    test = split_by_pixels(keys, labels, TEST_PER_LETTER)
+    order = np.array(sorted(range(len(keys)), key=lambda i: (labels[i], keys[i])))
+    return {
+        "train": in_memory(images, labels, order[~test[order]], tuple(skipped)),
+        "test": in_memory(images, labels, order[test[order]], tuple(skipped)),
+    }
+
+
+def _decode(place: Path) -> tuple[Pixels, NDArray[np.uint8], list[str]]:
+    images, labels, skipped = [], [], []
+    for name, label, content in _letters_in_folder(place) if place.is_dir() else _letters_in_archive(place):
+        try:
+            images.append(decode_letter(content, name))
+            labels.append(label)
+        except DataError:
+            skipped.append(name)
+    if not images:
+        raise DataError(f"{place}: no readable letter images (A/*.png ... J/*.png): run 'afaf data get notmnist'")
+    return np.stack(images)[..., None], np.array(labels, np.uint8), skipped
+
+
+def decode_letter(content: bytes, name: str) -> NDArray[np.uint8]:
+    """A 28x28 grey image from the bytes of a PNG; its size is looked at before its pixels are decoded."""
+    with reading(name), Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+        if image.size != (SIDE, SIDE):
+            raise DataError(f"{name}: {image.size[0]}x{image.size[1]} pixels, not {SIDE}x{SIDE}")
+        return np.asarray(image.convert("L"))
+
+
+def _letters_in_archive(path: Path) -> Iterator[Letter]:
+    for member, tar in plain_members(path, LIMITS):
+        label = _letter(PurePosixPath(member.name))
+        if label is not None:
+            yield member.name, label, read_member(tar, member, path)
+
+
+def _letters_in_folder(folder: Path) -> Iterator[Letter]:
+    number = 0
+    for label, letter in enumerate(LETTERS):
+        if not (folder / letter).is_dir():
+            continue
+        for path in sorted((folder / letter).glob("*.png")):
+            number += 1
+            if number > LIMITS.members:
+                raise DataError(f"{folder}: more than {LIMITS.members} files, not the published set: replace it")
+            with reading(path), path.open("rb") as file:
+                content = file.read(LIMITS.member)
+            yield f"{letter}/{path.name}", label, content
+
+
+def _letter(path: PurePosixPath) -> int | None:
+    """The class of .../A/name.png; None for anything else in the archive."""
+    known = path.suffix == ".png" and path.parent.name in tuple(LETTERS) and not path.name.startswith(".")
+    return LETTERS.index(path.parent.name) if known else None
+
+
+def _resize(images: Pixels) -> Pixels:
+    """28x28 to 32x32, bicubic."""
+    larger = np.empty((len(images), 32, 32, 1), np.uint8)
+    for i, image in enumerate(images):
+        larger[i, :, :, 0] = np.asarray(Image.fromarray(image[:, :, 0]).resize((32, 32), Image.Resampling.BICUBIC))
+    return larger
+
+
+def _open(folder: Path) -> dict[Part, Records]:
+    archive = folder / ARCHIVE
+    return notmnist_records(archive if archive.exists() else folder / UNPACKED)
+
+
+NOTMNIST = Source(
+    name="notmnist",
+    title="notMNIST (small)",
+    class_names=tuple(LETTERS),
+    counts={"train": tuple(n - t for n, t in zip(PER_LETTER, TEST_PER_LETTER, strict=True)), "test": TEST_PER_LETTER},
+    shape=(32, 32, 1),
+    preparation=Preparation((0.4254,), (0.4501,), channels=3),
+    open=_open,
+    places=(ARCHIVE, UNPACKED),
+    remotes=(
+        Remote(
+            ARCHIVE,
+            (
+                "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz",
+                "https://commondatastorage.googleapis.com/books1000/notMNIST_small.tar.gz",
+            ),
+            8_458_043,  # no checksum was published: the decoded images decide
+        ),
+    ),
+    fit=_resize,
+    digests=DIGESTS["notmnist"],
+)

@@ -1,0 +1,72 @@
+"""Arrays from an .npz file, without pickle and without believing what its headers promise."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.errors import DataError
+from afaf.streams.sources.source import reading
+
+SPELLINGS = {
+    "x_train": ("x_train", "train_images", "x", "images"),
+    "y_train": ("y_train", "train_labels", "y", "labels"),
+    "x_test": ("x_test", "test_images"),
+    "y_test": ("y_test", "test_labels"),
+}
+DEFLATE_AT_MOST = 1032  # bytes that one byte of a zip file can stand for
+BLOCK = 1 << 20
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """`x_train`, `y_train` and, if they are there, `x_test` and `y_test`; other arrays in the file are not read."""
+    advice = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
+    with reading(path, advice), zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy").lower(): info for info in archive.infolist()}
+        found = {}
+        for name, spellings in SPELLINGS.items():
+            spelled = next((s for s in spellings if s in members), None)
+            if spelled is not None:
+                with archive.open(members[spelled]) as file:
+                    found[name] = _read_array(file, members[spelled], path)
+    for name in ("x_train", "y_train"):
+        if name not in found:
+            there = ", ".join(sorted(members)[:20]) or "nothing"
+            raise DataError(f"{path}: no array '{name}' (or {', '.join(SPELLINGS[name][1:])}); there is {there}: {advice}")
+    if ("x_test" in found) != ("y_test" in found):
+        raise DataError(f"{path}: x_test and y_test belong together: give both or neither")
+    return found
+
+
+def _read_array(file: IO[bytes], info: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
+    where = f"{path}, {info.filename}"
+    if info.file_size > DEFLATE_AT_MOST * path.stat().st_size + BLOCK:
+        raise DataError(f"{where}: promises {info.file_size} bytes, more than the file can hold: replace it")
+    shape, fortran, dtype = _read_header(file, where)
+    if dtype.hasobject:
+        raise DataError(f"{where}: holds Python objects, which are never loaded: save arrays of numbers or texts")
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size > info.file_size:
+        raise DataError(f"{where}: the header promises {shape} {dtype}, the file holds {info.file_size} bytes: replace it")
+    array = np.empty(math.prod(shape), dtype)
+    view = array.view(np.uint8).data if size else memoryview(b"")
+    for start in range(0, size, BLOCK):
+        block = file.read(min(BLOCK, size - start))
+        if len(block) != min(BLOCK, size - start):
+            raise DataError(f"{where}: the file ends before the array does: it is cut short; replace it")
+        view[start : start + len(block)] = block
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise DataError(f"{where}: an array file of version {version}, not 1.0 or 2.0: save it again")
+    shape, fortran, dtype = readers[version](file)
+    return shape, fortran, dtype

@@ -1,0 +1,183 @@
+"""Whether images are the published ones: SHA-256 of the decoded pixels and labels, never of the packing.
+
+Two kinds of digest are recorded (digests.py):
+
+- of a part, "train": pixels and labels in the publisher's order; it settles a whole copy in one pass;
+- of a class, "train/cat": the sorted SHA-256s of the class's images, so it holds in any order and for a copy that lacks other
+  classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.errors import DataError
+from afaf.streams.sources.source import PARTS, Part, Pixels, Records, Source
+
+Labels = NDArray[np.uint8]
+Pair = tuple[Pixels, Labels]
+State = Literal["missing", "verified", "partial", "counted", "damaged"]
+
+
+class PartDigest:
+    """Of pixels and labels in order, updated as they pass."""
+
+    def __init__(self) -> None:
+        self._pixels, self._labels = hashlib.sha256(), hashlib.sha256()
+
+    def update(self, images: Pixels, labels: Labels) -> None:
+        self._pixels.update(np.ascontiguousarray(images).data)
+        self._labels.update(labels.tobytes())
+
+    def hexdigest(self) -> str:
+        return hashlib.sha256(self._pixels.digest() + self._labels.digest()).hexdigest()
+
+
+class ClassDigests:
+    """Of each wanted class, whatever the order of its images."""
+
+    def __init__(self, wanted: Sequence[int]) -> None:
+        self._seen: dict[int, list[bytes]] = {c: [] for c in wanted}
+
+    def update(self, images: Pixels, labels: Labels) -> None:
+        for image, label in zip(np.ascontiguousarray(images), labels.tolist(), strict=True):
+            if label in self._seen:
+                self._seen[label].append(hashlib.sha256(image.data).digest())
+
+    def hexdigests(self) -> dict[int, str]:
+        return {c: hashlib.sha256(b"".join(sorted(seen))).hexdigest() for c, seen in self._seen.items()}
+
+
+def verified(source: Source, folder: Path, part: Part, records: Records, wanted: Sequence[int]) -> Iterator[Pair]:
+    """The records' chunks; after the last one a `DataError` if those of the wanted classes are not the published ones."""
+    whole = PartDigest()
+    for images, labels in records.pairs():
+        if part in source.digests:
+            whole.update(images, labels)
+        yield images, labels
+    if source.digests.get(part) == whole.hexdigest():
+        return
+    different = differing(source, part, records, wanted)
+    if different:
+        raise DataError(
+            f"{source.place(folder) or folder}: {_difference(source, part, different, records.skipped)}: "
+            f"run 'afaf data get {source.name}' to replace the copy"
+        )
+
+
+def differing(source: Source, part: Part, records: Records, wanted: Sequence[int]) -> list[str]:
+    """Names of the wanted classes that are not as published: by digest, or only by number where no digest is recorded."""
+    names = source.class_names
+    recorded = {c: source.digests[f"{part}/{names[c]}"] for c in wanted if f"{part}/{names[c]}" in source.digests}
+    found = ClassDigests(list(recorded))
+    if recorded:
+        for images, labels in records.pairs():
+            found.update(images, labels)
+    digests, counts = found.hexdigests(), count_classes(source, records)
+    return [names[c] for c in wanted if counts[c] != source.counts[part][c] or (c in recorded and digests[c] != recorded[c])]
+
+
+def count_classes(source: Source, records: Records) -> NDArray[np.intp]:
+    return np.bincount(records.labels, minlength=len(source.class_names))
+
+
+def _difference(source: Source, part: Part, different: Sequence[str], skipped: Sequence[str]) -> str:
+    text = f"the {part} images of {shortened(different)} are not those published as {source.title}"
+    return text + (f" ({len(skipped)} unreadable: {shortened(skipped)})" if skipped else "")
+
+
+def shortened(names: Sequence[str], at_most: int = 10) -> str:
+    """The names, or the first of them and how many more."""
+    rest = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a look at a dataset on disk found.
+
+    `verified`: all of it, as published. `partial`: classes are missing, those that are there are as published. `counted`: all
+    numbers are as published, but digests are not recorded for every class. `damaged`: `note` says what is wrong.
+    """
+
+    name: str
+    title: str
+    state: State
+    place: str | None = None
+    size: int = 0  # bytes on disk
+    counts: dict[Part, dict[str, int]] = field(default_factory=dict)  # images of each class that is there
+    skipped: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def usable(self) -> bool:
+        return self.state in ("verified", "partial", "counted")
+
+    def total(self, part: Part) -> int:
+        return sum(self.counts.get(part, {}).values())
+
+
+def inspect(source: Source, folder: Path) -> Inspection:
+    """Reads and verifies everything that is there; never raises for bad data."""
+    place = source.place(folder)
+    if source.needs_files and place is None:
+        return Inspection(source.name, source.title, "missing", note=f"afaf data get {source.name}")
+    where, size = (str(place), size_on_disk(place)) if place else ("with scikit-learn", 0)
+    try:
+        opened = source.records(folder)
+        problems = [problem for part in PARTS if (problem := _problem(source, part, opened[part]))]
+    except DataError as error:
+        return Inspection(source.name, source.title, "damaged", where, size, note=str(error))
+    counts = {part: count_classes(source, opened[part]) for part in PARTS}
+    state, note = _completeness(source, counts)
+    if problems:
+        state, note = "damaged", "; ".join(problems)
+    return Inspection(
+        source.name,
+        source.title,
+        state,
+        where,
+        size,
+        {part: {source.class_names[c]: int(n) for c, n in enumerate(counts[part]) if n} for part in PARTS},
+        opened["train"].skipped,
+        note,
+    )
+
+
+def _problem(source: Source, part: Part, records: Records) -> str | None:
+    """What is wrong with the classes that are there; the missing ones are no damage."""
+    whole = PartDigest()
+    for images, labels in records.pairs():
+        if part in source.digests:
+            whole.update(images, labels)
+    if source.digests.get(part) == whole.hexdigest():
+        return None
+    present = np.flatnonzero(count_classes(source, records)).tolist()
+    if not present:
+        return f"the {part} part has no images"
+    different = differing(source, part, records, present)
+    return _difference(source, part, different, records.skipped) if different else None
+
+
+def _completeness(source: Source, counts: dict[Part, NDArray[np.intp]]) -> tuple[State, str]:
+    n_classes = len(source.class_names)
+    present = np.flatnonzero((counts["train"] > 0) & (counts["test"] > 0))
+    unrecorded = [c for c in present if f"train/{source.class_names[c]}" not in source.digests]
+    if len(present) < n_classes:
+        note = f"{len(present)} of {n_classes} classes, "
+        return "partial", note + (f"{len(unrecorded)} of them only counted" if unrecorded else "verified")
+    if unrecorded:
+        return "counted", f"{n_classes - len(unrecorded)} of {n_classes} classes verified, the others only counted"
+    return "verified", ""
+
+
+def size_on_disk(place: Path) -> int:
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)

@@ -1,0 +1,329 @@
+"""A stream is a sequence of tasks; a task brings new classes, with training and test images.
+
+Classes are numbered in the order in which they arrive: the global class id is also the row of the network's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from afaf.errors import DataError
+from afaf.randomness import generator
+
+Augment = Literal["none", "crop-flip"]
+Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a vector
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How stored pixels become what the network sees: (pixel - mean) / std per channel, uint8 pixels counted in 0..1.
+
+    `channels` repeats a grey image; `augment` holds for training images only.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    channels: int | None = None
+    augment: Augment = "none"
+
+    @classmethod
+    def measured(cls, images: NDArray[Any], augment: Augment = "none") -> Preparation:
+        """Mean and spread of these images, per channel (of vectors: over all features)."""
+        pixels = images.reshape(-1, images.shape[-1] if images.ndim == 4 else 1).astype(np.float64)
+        scale = 255.0 if images.dtype == np.uint8 else 1.0
+        mean, std = pixels.mean(0) / scale, pixels.std(0) / scale
+        return cls(tuple(float(m) for m in mean), tuple(float(s) if s > 0 else 1.0 for s in std), augment=augment)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images (n, height, width, channels), uint8 or float32, or vectors (n, features), and their global class ids."""
+
+    images: NDArray[Any]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def of_class(self, class_id: int) -> Split:
+        return self.take(np.flatnonzero(self.labels == class_id))
+
+    def take(self, index: NDArray[Any]) -> Split:
+        return Split(self.images[index], self.labels[index])
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: its number in the stream (from 1), its classes and its data."""
+
+    number: int
+    classes: tuple[int, ...]
+    class_names: tuple[str, ...]
+    train: Split
+    test: Split
+    preparation: Preparation = field(default_factory=Preparation)
+    validation: Split | None = None
+
+    @property
+    def input_shape(self) -> Shape:
+        return input_shape(self.train.images, self.preparation)
+
+    def held_out(self, which: Literal["test", "validation"]) -> Split:
+        """The part a model is judged on."""
+        if which == "test":
+            return self.test
+        if self.validation is None:
+            raise DataError(f"task {self.number} has no validation part: use stream.with_validation(0.1) or set run.validation")
+        return self.validation
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What can be known of a stream without its data: enough for the network, the capacity and the costs."""
+
+    name: str
+    input_shape: Shape
+    class_names: tuple[tuple[str, ...], ...]
+    train_counts: tuple[int, ...]
+
+    @property
+    def classes_per_task(self) -> tuple[int, ...]:
+        return tuple(len(names) for names in self.class_names)
+
+    @property
+    def n_classes(self) -> int:
+        return sum(self.classes_per_task)
+
+    def __len__(self) -> int:
+        return len(self.class_names)
+
+
+class Stream(Sequence[Task]):
+    """Tasks in order. `stream[i]` is a task, `stream[:n]` a shorter stream; `label_map` leads from the user's labels to class ids."""
+
+    def __init__(self, name: str, tasks: Sequence[Task], label_map: Mapping[Hashable, int] | None = None):
+        self.name = name
+        self.tasks = tuple(tasks)
+        names = [name for task in self.tasks for name in task.class_names]
+        self.label_map: dict[Hashable, int] = dict(label_map) if label_map is not None else {name: c for c, name in enumerate(names)}
+        check_tasks(self)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Stream: ...
+    def __getitem__(self, index: int | slice) -> Task | Stream:
+        if isinstance(index, int):
+            return self.tasks[index]
+        if index.start not in (None, 0) or index.step not in (None, 1):
+            raise DataError("only the beginning of a stream is a stream: stream[:n]")
+        tasks = self.tasks[index]
+        n_classes = sum(len(task.classes) for task in tasks)
+        return Stream(self.name, tasks, {label: c for label, c in self.label_map.items() if c < n_classes})
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, {len(self)} tasks, {self.outline.n_classes} classes, input {self.outline.input_shape})"
+
+    @property
+    def class_order(self) -> tuple[str, ...]:
+        """Class names by class id."""
+        return tuple(name for task in self.tasks for name in task.class_names)
+
+    @property
+    def outline(self) -> Outline:
+        return Outline(
+            self.name,
+            self.tasks[0].input_shape,
+            tuple(task.class_names for task in self.tasks),
+            tuple(len(task.train) for task in self.tasks),
+        )
+
+    def with_validation(self, fraction: float, seed: int = 0) -> Stream:
+        """The same stream with a stratified part of each task's training images set aside for validation."""
+        return Stream(self.name, [_cut_validation(task, fraction, seed) for task in self.tasks], self.label_map)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        x_test: ArrayLike | None = None,
+        y_test: ArrayLike | None = None,
+        test_fraction: float = 0.2,
+        classes_per_task: int = 2,
+        class_order: Sequence[Any] | None = None,
+        class_names: Mapping[Any, str] | None = None,
+        preparation: Preparation | None = None,
+        augment: Augment = "none",
+        name: str = "arrays",
+        seed: int = 0,
+    ) -> Stream:
+        """A stream from images (n, h, w), (n, h, w, c) or vectors (n, features), with labels of any kind.
+
+        `class_order` names the labels in order of arrival, flat (cut into `classes_per_task`) or one list per task; by default
+        the sorted labels. Without `x_test` a stratified, seeded part of each class is held out. Without `preparation` the
+        pixels are normalised with the mean and spread of the first task's training images.
+        """
+        images, labels = checked_images(x, name), checked_labels(y)
+        if len(images) != len(labels):
+            raise DataError(f"{len(images)} images but {len(labels)} labels: they must be as many")
+        if (x_test is None) != (y_test is None):
+            raise DataError("give x_test and y_test together, or neither")
+        groups = group_classes(labels, classes_per_task, class_order)
+        label_map: dict[Hashable, int] = {label: i for i, label in enumerate(label for group in groups for label in group)}
+        named = class_names or {}
+        ids = _ids(labels, label_map)
+        if x_test is None or y_test is None:
+            train_index, test_index = stratified(ids, test_fraction, seed, "test")
+            train, test = Split(images[train_index], ids[train_index]), Split(images[test_index], ids[test_index])
+        else:
+            test_images, test_labels = checked_images(x_test, f"{name} (test)"), checked_labels(y_test)
+            if test_images.shape[1:] != images.shape[1:] or test_images.dtype != images.dtype:
+                raise DataError(
+                    f"test images are {test_images.shape[1:]} {test_images.dtype}, "
+                    f"training images {images.shape[1:]} {images.dtype}: they must match"
+                )
+            train, test = Split(images, ids), Split(test_images, _ids(test_labels, label_map))
+        tasks, first = [], 0
+        for number, group in enumerate(groups, 1):
+            classes = tuple(range(first, first + len(group)))
+            first += len(group)
+            part = train.take(np.flatnonzero(np.isin(train.labels, classes)))
+            if preparation is None:
+                preparation = Preparation.measured(part.images, augment)
+            tasks.append(
+                Task(
+                    number,
+                    classes,
+                    tuple(named.get(label, str(label)) for label in group),
+                    part,
+                    test.take(np.flatnonzero(np.isin(test.labels, classes))),
+                    preparation,
+                )
+            )
+        return cls(name, tasks, label_map)
+
+
+def input_shape(images: NDArray[Any], preparation: Preparation) -> Shape:
+    if images.ndim == 2:
+        return (images.shape[1],)
+    _, height, width, channels = images.shape
+    return (preparation.channels or channels, height, width)
+
+
+def checked_images(x: ArrayLike, name: str) -> NDArray[Any]:
+    """Images as (n, h, w, c) or vectors as (n, features); uint8 stays, everything else becomes finite float32."""
+    images = np.asarray(x)
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim not in (2, 4):
+        raise DataError(f"{name}: images must be (n, h, w), (n, h, w, c) or vectors (n, features), not of shape {images.shape}")
+    if images.dtype == np.uint8:
+        return images
+    if images.dtype.kind not in "biuf":
+        raise DataError(f"{name}: images must be numbers, not {images.dtype}")
+    images = images.astype(np.float32)
+    finite = np.isfinite(images).reshape(len(images), -1).all(1)
+    if not finite.all():
+        bad = np.flatnonzero(~finite)
+        raise DataError(f"{name}: {len(bad)} image(s) hold NaN or infinite pixels (the first is number {bad[0]}): remove or repair them")
+    return images
+
+
+def checked_labels(y: ArrayLike) -> NDArray[Any]:
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"labels must be one per image, a vector, not of shape {labels.shape}")
+    return labels
+
+
+def group_classes(labels: NDArray[Any], classes_per_task: int, class_order: Sequence[Any] | None) -> list[list[Hashable]]:
+    """The labels of each task, in order; every label of the order must occur in the data."""
+    present: list[Hashable] = sorted(set(labels.tolist()), key=lambda label: (str(type(label)), label))
+    if classes_per_task < 1:
+        raise DataError(f"classes_per_task must be at least 1, not {classes_per_task}")
+    ordered: list[Any] = list(present if class_order is None else class_order)
+    nested = bool(ordered) and all(isinstance(group, (list, tuple, np.ndarray)) for group in ordered)
+    groups: list[list[Hashable]] = (
+        [list(group) for group in ordered]
+        if nested
+        else [ordered[i : i + classes_per_task] for i in range(0, len(ordered), classes_per_task)]
+    )
+    if not groups:
+        raise DataError("a stream needs at least one class: no labels were given")
+    seen: dict[Hashable, int] = {}
+    for number, group in enumerate(groups, 1):
+        if not group:
+            raise DataError(f"task {number} has no classes: give it some or leave it out")
+        for label in group:
+            if label in seen:
+                raise DataError(f"class '{label}' is in task {seen[label]} and again in task {number}: a class belongs to one task")
+            if label not in present:
+                raise DataError(f"task {number} has no samples of class '{label}': no label equals it")
+            seen[label] = number
+    return groups
+
+
+def stratified(labels: NDArray[Any], fraction: float, seed: int, purpose: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Indices that stay and indices set aside: of each class the same share, at least one, drawn with a key; both sorted."""
+    if not 0 < fraction < 1:
+        raise DataError(f"the {purpose} part must be a fraction between 0 and 1, not {fraction}")
+    aside = []
+    for c in sorted(set(labels[labels >= 0].tolist())):
+        index = np.flatnonzero(labels == c)
+        if len(index) < 2:
+            raise DataError(f"class {c} has {len(index)} image(s): at least 2 are needed to set a {purpose} part aside")
+        count = min(max(1, round(fraction * len(index))), len(index) - 1)
+        order = torch.randperm(len(index), generator=generator(seed, purpose, c)).numpy()
+        aside.append(index[order[:count]])
+    chosen = np.sort(np.concatenate(aside))
+    return np.setdiff1d(np.flatnonzero(labels >= 0), chosen), chosen
+
+
+def check_tasks(stream: Stream) -> None:
+    """A stream is refused before anything is learned from it, with the task and what is wrong."""
+    if not stream.tasks:
+        raise DataError(f"stream '{stream.name}' has no tasks")
+    expected = 0
+    owner: dict[int, int] = {}
+    for task in stream.tasks:
+        where = f"stream '{stream.name}', task {task.number}"
+        for c, name in zip(task.classes, task.class_names, strict=True):
+            if c in owner:
+                raise DataError(f"{where}: class '{name}' is already in task {owner[c]}: a class belongs to one task")
+            owner[c] = task.number
+        if task.classes != tuple(range(expected, expected + len(task.classes))):
+            raise DataError(f"{where}: class ids must go on from {expected} in order of arrival, not {task.classes}")
+        expected += len(task.classes)
+        for part, split in (("training", task.train), ("test", task.test)):
+            if len(split) == 0:
+                raise DataError(f"{where} has no {part} samples")
+            if not set(np.unique(split.labels).tolist()) <= set(task.classes):
+                raise DataError(f"{where}: {part} labels name classes of other tasks")
+        missing = set(task.classes) - set(np.unique(task.train.labels).tolist())
+        if missing:
+            raise DataError(f"{where} has no training samples of class '{stream.class_order[min(missing)]}'")
+        if task.input_shape != stream.tasks[0].input_shape:
+            raise DataError(f"{where}: images of shape {task.input_shape}, but task 1 has {stream.tasks[0].input_shape}: all must be alike")
+
+
+def _ids(labels: NDArray[Any], label_map: Mapping[Hashable, int]) -> NDArray[np.int64]:
+    return np.array([label_map.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+
+
+def _cut_validation(task: Task, fraction: float, seed: int) -> Task:
+    stay, aside = stratified(task.train.labels, fraction, seed, "validation")
+    return replace(task, train=task.train.take(stay), validation=task.train.take(aside))

@@ -1,0 +1,165 @@
+"""Allocation of a task's sub-network: which neurons it may use, and which new connections it begins with.
+
+Two ways, that differ only in *where connections may be drawn*: from free neurons in every layer (SpaceNet, and AFAF before reuse
+starts), or from l_reuse on, between each class's candidates and free neurons (AFAF, the paper's Algorithm 1). Everything here reads
+the ledger; nothing is written before the whole sub-network is known to fit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.errors import CapacityError
+from afaf.network.ledger import Allocation, ClassAllocation, Ledger, Neurons
+from afaf.network.spec import NetworkSpec
+from afaf.randomness import generator
+from afaf.subnets.sizes import Sizes, share
+
+
+class CapacityWarning(UserWarning):
+    """Fewer free neurons than asked for: the task gets what is left."""
+
+
+@dataclass(frozen=True)
+class Subnetwork:
+    """An allocation and the places (flat indices into `ledger.owner(l)`) of its new connections."""
+
+    record: Allocation
+    places: dict[int, Tensor]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything an allocation depends on."""
+
+    spec: NetworkSpec
+    ledger: Ledger
+    sizes: Sizes
+    task: int
+    classes: Sequence[int]
+    seed: int
+
+    def draw(self, *purpose: str | int) -> torch.Generator:
+        return generator(self.seed, "allocate", self.task, *purpose)
+
+
+def allocate_free(request: Request) -> Subnetwork:
+    """Without reuse: in every hidden layer draw free neurons, then connections among the pairs nobody owns."""
+    spec, sizes = request.spec, request.sizes
+    free: Neurons = {l: draw_free(request, l, sizes.alloc[l]) for l in range(2, spec.L)}
+    joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
+    places: dict[int, Tensor] = {}
+    for l in range(1, spec.L):
+        places[l] = draw_connections(request, l, joined[l], joined[l + 1], sizes.connections[l], places.get(l), "all classes")
+    sources = {l: joined[l] for l in range(1, spec.L)}
+    targets = {l: joined[l + 1] for l in range(1, spec.L - 1)}
+    classes = tuple(ClassAllocation(c, {}, sources, {**targets, spec.L - 1: torch.tensor([c])}) for c in request.classes)
+    return Subnetwork(Allocation(request.task, 1, free, classes), places)
+
+
+def allocate_reusing(
+    request: Request,
+    candidates: Mapping[int, Neurons],
+    *,
+    l_reuse: int,
+    candidate_share: float,
+    candidates_in_last_hidden: bool = False,
+) -> Subnetwork:
+    """Algorithm 1: W_l, l >= l_reuse, gets new connections per class, from its candidates and the free neurons to those that are not fixed.
+
+    `candidates[c]` holds R_l^c for the layers that have candidates. With l_reuse = L-1 (an ablation) only the output connections
+    are new, and they start from the candidates alone.
+    """
+    spec, ledger = request.spec, request.ledger
+    last_hidden = spec.L - 1
+    free = _free_beside_candidates(request, candidates, l_reuse, candidate_share, candidates_in_last_hidden)
+    fixed = {l: torch.nonzero(ledger.is_fixed(l).cpu()).flatten() for l in range(2, spec.L)}
+    nobody = torch.empty(0, dtype=torch.int64)
+    classes, places = [], dict[int, Tensor]()
+    for c in request.classes:
+        sources: Neurons = {}
+        targets: Neurons = {}
+        for l in range(l_reuse, spec.L):
+            candidate_sources = candidates[c].get(l, nobody)
+            sources[l] = _union(candidate_sources, free.get(l, nobody))
+            if l == last_hidden:
+                targets[l] = torch.tensor([c])
+            else:
+                targets[l] = _union(_without(candidates[c].get(l + 1, nobody), fixed[l + 1]), free[l + 1])
+            count = request.sizes.connections[l] // len(request.classes)
+            drawn = draw_connections(request, l, sources[l], targets[l], count, places.get(l), f"class {c}")
+            places[l] = torch.cat([places[l], drawn]) if l in places else drawn
+        classes.append(ClassAllocation(c, dict(candidates[c]), sources, targets))
+    return Subnetwork(Allocation(request.task, l_reuse, free, tuple(classes)), places)
+
+
+def _free_beside_candidates(
+    request: Request, candidates: Mapping[int, Neurons], l_reuse: int, candidate_share: float, in_last_hidden: bool
+) -> Neurons:
+    """S_l: free neurons drawn once for the task, beside the first class's candidates."""
+    last_hidden = request.spec.L - 1
+    if l_reuse == last_hidden:
+        return {}
+    first = candidates[request.classes[0]]
+    free: Neurons = {}
+    for l in range(l_reuse, request.spec.L):
+        alloc = request.sizes.alloc[l]
+        all_free = l == last_hidden and not in_last_hidden
+        free[l] = draw_free(request, l, alloc if all_free else share(100 - candidate_share, alloc), first.get(l))
+    return free
+
+
+def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = None) -> Tensor:
+    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error."""
+    free = request.ledger.free_neurons(l).cpu()
+    if excluding is not None:
+        free = _without(free, excluding)
+    name = request.spec.layer(l).name
+    if len(free) == 0 and count > 0:
+        raise CapacityError(
+            f"task {request.task} does not fit: layer '{name}' has no free neuron left, {count} were asked for; "
+            f"lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
+        )
+    if len(free) < count:
+        warnings.warn(
+            f"task {request.task}: layer '{name}' has {len(free)} free neurons, {count} were asked for; the task gets those",
+            CapacityWarning,
+            stacklevel=2,
+        )
+    drawn = torch.randperm(len(free), generator=request.draw("free neurons", l))[:count]
+    return torch.sort(free[drawn]).values
+
+
+def draw_connections(
+    request: Request, l: int, sources: Tensor, targets: Tensor, count: int, already: Tensor | None, purpose: str
+) -> Tensor:
+    """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`."""
+    ledger, join = request.ledger, request.spec.connections(l)
+    owner = ledger.owner(l).cpu()
+    unit = owner.shape[2]  # a single weight as unit: a connection stands for all the weights of its block
+    flat = (targets[:, None, None] * owner.shape[1] + sources[None, :, None]) * unit + torch.arange(unit)
+    unowned = flat[owner[targets][:, sources] == 0]
+    if already is not None:
+        unowned = unowned[~torch.isin(unowned, already)]
+    if len(unowned) < count * unit:
+        below, above = request.spec.layer(l).name, request.spec.layer(l + 1).name
+        raise CapacityError(
+            f"task {request.task} does not fit: {join.name} ({below} to {above}) has {len(unowned) // unit} unowned pairs left among the "
+            f"neurons selected for {purpose}, {count} connections were asked for; lower sparse.density for {join.name} or sparse.alloc"
+        )
+    drawn = torch.randperm(len(unowned), generator=request.draw("connections", l, purpose))[: count * unit]
+    return torch.sort(unowned[drawn]).values
+
+
+def _union(a: Tensor, b: Tensor) -> Tensor:
+    both: Tensor = torch.unique(torch.cat([a, b]))
+    return both
+
+
+def _without(a: Tensor, b: Tensor) -> Tensor:
+    return a[~torch.isin(a, b)]

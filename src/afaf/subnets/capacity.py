@@ -1,0 +1,39 @@
+"""What can be known of capacity before a stream is learned: neurons that are certain to run out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from afaf.errors import CapacityError
+from afaf.network.spec import NetworkSpec
+from afaf.subnets.sizes import Sizes
+
+
+def check_capacity(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], orthogonal_output: bool) -> None:
+    """Refuse a stream in which some layer is certain to have no free neuron left for a task.
+
+    Counted are the neurons that a task fixes for certain: fixed_l without reuse, all of its share of the last hidden layer when output
+    weights are orthogonal. A reusing task may fix fewer elsewhere; what it really leaves is known only once it is learned.
+    """
+    for l in range(2, spec.L):
+        free = spec.layer(l).size
+        for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
+            last_hidden = l == spec.L - 1
+            draws_free = (l >= first and first < spec.L - 1) or first == 1
+            if not draws_free:
+                continue
+            name = spec.layer(l).name
+            if size.alloc[l] < 1:
+                raise CapacityError(
+                    f"task {task} gets no neuron of layer '{name}': sparse.alloc of {spec.layer(l).size} neurons rounds down to 0; raise it"
+                )
+            if free == 0:
+                raise CapacityError(
+                    f"task {task} does not fit: layer '{name}' ({spec.layer(l).size} neurons) is certain to have no free neuron left, "
+                    f"{size.alloc[l]} are asked for; lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
+                )
+            drawn = min(size.alloc[l], free)
+            if last_hidden and orthogonal_output:
+                free -= drawn
+            elif first == 1:
+                free -= min(size.fixed[l], drawn)

@@ -1,0 +1,94 @@
+"""How large a task's sub-network is: percentages, settable per layer and per range of tasks, turned into whole numbers.
+
+All numbers are rounded down, in exact arithmetic: 0.7 of 64 maps are 44, whatever a float makes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+
+from afaf.errors import ConfigError, unknown
+from afaf.network.spec import NetworkSpec
+
+Percentage = dict[str, "float | dict[str, float]"]
+"""Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
+or a table of task ranges: {"1-4": 17, "5-": 10}. The more specific entry wins; a range that misses a task leaves it to the next one."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Whole numbers for one task, by neuron layer l (`alloc`, `fixed`) and by l of W_l (`connections`)."""
+
+    alloc: dict[int, int]
+    connections: dict[int, int]
+    fixed: dict[int, int]
+
+
+def share(percent: float, of: int) -> int:
+    """percent % of a whole number, rounded down."""
+    return floor(Fraction(str(percent)) * of / 100)
+
+
+def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Percentage, task: int, n_classes: int) -> Sizes:
+    """alloc_l, n_l and fixed_l of a task (numbered from 1) that brings `n_classes` classes."""
+    hidden = range(2, spec.L)
+    allocated = {1: spec.layer(1).size, spec.L: n_classes}
+    for l in hidden:
+        allocated[l] = share(_of_layer(alloc, "sparse.alloc", spec, l, task), spec.layer(l).size)
+    connections = {l: share(_of_connections(density, spec, l, task), allocated[l] * allocated[l + 1]) for l in range(1, spec.L)}
+    return Sizes(allocated, connections, {l: share(_of_layer(fixed, "sparse.fixed", spec, l, task), allocated[l]) for l in hidden})
+
+
+def check_percentage(percentage: Percentage, section: str, spec: NetworkSpec) -> None:
+    """Refuse keys that name no layer of this network, ranges that are none, and values outside 0..100."""
+    layers = {_key(spec, l) for l in range(2, spec.L)}
+    if section.endswith("density"):
+        layers = {join.name for join in spec.joins}
+    valid = {"all", "conv", "fc", "output"} | layers
+    for name, value in percentage.items():
+        if name not in valid:
+            raise ConfigError(unknown(f"key in {section}", name, valid))
+        for tasks, number in value.items() if isinstance(value, dict) else [("1-", value)]:
+            _parse_range(tasks, f"{section}.{name}")
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise ConfigError(f"{section}.{name} must be a number, not {number!r}")
+            if not 0 <= number <= 100:
+                raise ConfigError(f"{section}.{name} = {number} is not a percentage: it must lie in 0..100")
+
+
+def _key(spec: NetworkSpec, l: int) -> str:
+    return spec.layer(l).name.replace(" ", "")
+
+
+def _of_layer(percentage: Percentage, section: str, spec: NetworkSpec, l: int, task: int) -> float:
+    return _look_up(percentage, [_key(spec, l), spec.layer(l).group, "all"], task, section)
+
+
+def _of_connections(density: Percentage, spec: NetworkSpec, l: int, task: int) -> float:
+    join = spec.connections(l)
+    return _look_up(density, [join.name, join.group, "all"], task, "sparse.density")
+
+
+def _look_up(percentage: Percentage, names: list[str], task: int, section: str) -> float:
+    for name in names:
+        value = percentage.get(name)
+        if isinstance(value, dict):
+            for tasks, number in value.items():
+                first, last = _parse_range(tasks, f"{section}.{name}")
+                if first <= task <= last:
+                    return number
+        elif value is not None:
+            return value
+    raise ConfigError(f"{section} says nothing about {names[0]} in task {task}: set {section}.{names[1]} or {section}.all")
+
+
+def _parse_range(text: str, where: str) -> tuple[float, float]:
+    match = re.fullmatch(r"(\d+)(-(\d*))?", text)
+    if not match:
+        raise ConfigError(f"{where}: '{text}' is not a range of tasks: write 3, 1-4 or 5-")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[3]) if match[3] else float("inf")
+    return first, last

@@ -1,0 +1,80 @@
+"""The command line as a script uses it: exit codes, one JSON object as the last line, messages on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from afaf.cli.main import app
+
+runner = CliRunner()
+QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
+
+
+def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["run", "split-digits", "afaf", "--seed", "2", *QUICK, "--out", str(tmp_path / "r"), "--json"])
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    expected = {"stream", "method", "seed", "acc", "bwt", "la", "acc_task_il", "R", "R_task_il", "params", "dense_params", "seconds", "run"}
+    assert expected <= set(last)
+    assert (last["stream"], last["method"], last["seed"], last["run"]) == ("split-digits", "afaf", 2, str(tmp_path / "r"))
+    assert [len(row) for row in last["R"]] == [1, 2, 3, 4, 5]
+
+
+def test_several_seeds_leave_a_folder_each(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["run", "split-digits", "finetune", "--seeds", "2", *QUICK, "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert [run["seed"] for run in last["runs"]] == [0, 1]
+    accs = [run["acc"] for run in last["runs"]]
+    assert last["mean"]["acc"] == pytest.approx(sum(accs) / 2)
+    assert last["std"]["acc"] == pytest.approx(abs(accs[0] - accs[1]) / 2**0.5)
+    for seed in (0, 1):
+        assert (tmp_path / f"seed-{seed}" / "results.json").exists()
+
+
+def test_costs_as_json() -> None:
+    result = runner.invoke(app, ["costs", "split-cifar10", "afaf", "--json"])
+    found = json.loads(result.stdout)
+    assert (found["params"], found["dense_params"], found["stream"], found["method"]) == (3_489_966, 23_459_520, "split-cifar10", "afaf")
+    assert {"params_ratio", "dense_flops", "paper_flops", "counted_flops"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "split-digit", "afaf"], "did you mean 'split-digits'"),
+        (["run", "split-digits", "afav"], "did you mean 'afaf'"),
+        (["run", "split-digits", "afaf", "--set", "learn.epoch=3"], "did you mean 'learn.epochs'"),
+        (["run", "split-digits", "afaf", "--seed", "1", "--seeds", "2"], "exclude each other"),
+        (["run", "split-digits", "afaf", "--device", "cuda:77"], "not there"),
+        (["costs", "split-cifar10", "nothing"], "unknown method"),
+    ],
+)
+def test_what_a_user_can_mend_exits_with_2_and_a_message(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lists_and_version() -> None:
+    assert "split-cifar10" in runner.invoke(app, ["streams"]).stdout
+    assert "spacenet" in runner.invoke(app, ["methods"]).stdout
+    assert runner.invoke(app, ["--version"]).stdout.startswith("afaf ")
+
+
+def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "afaf", "run", "split-digits", "finetune", *QUICK, "--out", str(tmp_path / "r")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "finetune" in done.stdout

@@ -1,0 +1,30 @@
+"""Small real things for tests: networks and streams that a property can be checked on in milliseconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from afaf.streams.tasks import Stream
+
+torch.set_num_threads(1)  # the networks here are too small to share out
+
+
+def small_stream(classes_per_task: list[int], *, side: int = 8, per_class: int = 12, channels: int = 1, seed: int = 0) -> Stream:
+    """Images of noise around a pattern per class; learnable, tiny."""
+    rng = np.random.default_rng(seed)
+    n_classes = sum(classes_per_task)
+    patterns = rng.uniform(0, 200, (n_classes, side, side, channels))
+    y = np.repeat(np.arange(n_classes), per_class)
+    x = np.clip(patterns[y] + rng.normal(0, 20, (len(y), side, side, channels)), 0, 255).astype(np.uint8)
+    ids = iter(range(n_classes))
+    order = [[next(ids) for _ in range(n)] for n in classes_per_task]
+    return Stream.from_arrays(x, y, class_order=order, test_fraction=0.25, name="small")
+
+
+@pytest.fixture
+def digits() -> Stream:
+    from afaf.streams.benchmarks import open_stream
+
+    return open_stream("split-digits")

@@ -1,0 +1,185 @@
+"""What AFAF and SpaceNet promise, on random networks, settings and seeds."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from worlds import World, probe, worlds
+
+from afaf.learning.learner import Learner
+from afaf.methods.base import Lesson
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def layers(learner: Learner) -> range:
+    return range(1, learner.network.spec.L)
+
+
+@few
+@given(worlds())
+def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
+    """Another task's places are never touched, and drop and grow moves connections without losing or adding any."""
+    before: dict[str, Any] = {}
+
+    def started(learner: Learner, lesson: Lesson) -> None:
+        before["count"] = [int(learner.ledger.owned_by(l, lesson.task).sum()) for l in layers(learner)]
+        before["others"] = [torch.where(o == lesson.task, 0, o) for o in learner.ledger.owners]
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        assert [int(learner.ledger.owned_by(l, lesson.task).sum()) for l in layers(learner)] == before["count"]
+        for l in layers(learner):
+            owner = learner.ledger.owner(l)
+            others = before["others"][l - 1]
+            assert torch.equal(owner[others > 0], others[others > 0])
+            assert bool((learner.network.weight(l)[(owner == 0).expand_as(learner.network.weight(l))] == 0).all())
+
+    learner = world.learn(after_start=started, after_epoch=watch, after_task=watch)
+    predicted = world.method.footprints(world.spec, world.stream.outline)[-1].owned
+    assert learner.params == sum(predicted.values())
+
+
+@few
+@given(worlds())
+def test_nothing_new_flows_into_a_fixed_neuron(world: World) -> None:
+    fixed: list[torch.Tensor] = []
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        fixed[:] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        for l in range(1, learner.network.spec.L - 1):
+            assert not bool(learner.ledger.owned_by(l, lesson.task)[fixed[l]].any())
+
+    world.learn(before_task=remember, after_start=watch, after_epoch=watch)
+
+
+@few
+@given(worlds())
+def test_the_past_is_bit_identical(world: World) -> None:
+    """Weights of past tasks, everything below l_reuse and the biases of fixed neurons: not a bit moves (moving norms excepted)."""
+    past: dict[str, Any] = {}
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        past["parameters"] = copy.deepcopy(learner.network.parameters)
+        past["owners"] = copy.deepcopy(learner.ledger.owners)
+        past["fixed"] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        record = learner.ledger.record_of(lesson.task)
+        assert record is not None
+        for l in layers(learner):
+            old, new = past["parameters"].weights[l - 1], learner.network.weight(l)
+            owned = (past["owners"][l - 1] > 0).expand_as(old)
+            assert torch.equal(old[owned], new[owned])
+            if l < record.l_reuse:
+                assert torch.equal(old, new)
+                assert torch.equal(past["parameters"].biases[l - 1], learner.network.bias(l))
+            if l < learner.network.spec.L - 1:
+                still = past["fixed"][l]
+                assert torch.equal(past["parameters"].biases[l - 1][still], learner.network.bias(l)[still])
+
+    world.learn(before_task=remember, after_task=watch)
+
+
+@few
+@given(worlds())
+def test_output_weights_of_different_tasks_touch_different_neurons(world: World) -> None:
+    learner = world.learn()
+    last = learner.ledger.owners[-1].amax(2)
+    users = [set(torch.nonzero((last == task).any(0)).flatten().tolist()) for task in learner.classes_of]
+    assert all(not a & b for i, a in enumerate(users) for b in users[i + 1 :])
+
+
+@few
+@given(worlds())
+def test_how_many_neurons_a_task_fixes(world: World) -> None:
+    """Exactly fixed_l without reuse, at most fixed_l with it, and all of the task's neurons in the last hidden layer."""
+    before: list[torch.Tensor] = []
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        before[:] = copy.deepcopy(learner.ledger.fixings)
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        ledger, L = learner.ledger, learner.network.spec.L
+        record = ledger.record_of(lesson.task)
+        assert record is not None
+        sizes = world.method._sizes(world.spec, lesson.task, len(lesson.classes))  # type: ignore[attr-defined]
+        for l in range(2, L):
+            fresh = int(((ledger.fixed(l) > 0) & (before[l - 1] == 0)).sum())
+            selected = record.selected(l)
+            if l == L - 1:
+                assert bool(ledger.is_fixed(l)[selected].all())
+            elif record.l_reuse == 1:
+                assert fresh == min(sizes.fixed[l], len(selected))
+            else:
+                assert fresh <= sizes.fixed[l]
+            kept = before[l - 1] > 0
+            assert torch.equal(ledger.fixed(l)[kept], before[l - 1][kept])
+
+    world.learn(before_task=remember, after_task=watch)
+
+
+@few
+@given(worlds())
+def test_the_network_as_it_stood_gives_its_old_logits_back(world: World) -> None:
+    x = probe(world.spec)
+    answers: dict[int, torch.Tensor] = {}
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        answers[lesson.task] = learner.network(x)
+
+    learner = world.learn(after_task=remember)
+    for task, logits in answers.items():
+        assert torch.equal(learner.network.as_of(task, learner.ledger)(x), logits)
+
+
+@few
+@given(worlds())
+def test_the_same_seed_gives_the_same_bits(world: World) -> None:
+    first, second = world.learn(), world.learn()
+    for a, b in zip(_numbers(first), _numbers(second), strict=True):
+        assert torch.equal(a, b)
+    assert all(torch.equal(a, b) for a, b in zip(first.ledger.owners, second.ledger.owners, strict=True))
+    world.seed += 1
+    third = world.learn()
+    biases = zip(first.network.parameters.biases, third.network.parameters.biases, strict=True)
+    assert not any(torch.equal(a, b) for a, b in biases)
+
+
+def _numbers(learner: Learner) -> list[torch.Tensor]:
+    return learner.network.parameters.weights + learner.network.parameters.biases
+
+
+@few
+@given(worlds(reuse=True))
+def test_a_reusing_task_draws_where_algorithm_1_allows(world: World) -> None:
+    """Per class: from its candidates and the free neurons, to those of them that are not fixed; below l_reuse nothing is added."""
+    fixed: list[torch.Tensor] = []
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        fixed[:] = copy.deepcopy(learner.ledger.fixings)
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        record, L = learner.ledger.record_of(lesson.task), learner.network.spec.L
+        assert record is not None
+        if record.l_reuse == 1:
+            return
+        for l in range(1, record.l_reuse):
+            assert not bool(learner.ledger.owned_by(l, lesson.task).any())
+        for c in record.classes:
+            for l in range(record.l_reuse, L):
+                candidates = set(c.candidates[l].tolist()) if l in c.candidates else set()
+                free = set(record.free[l].tolist())
+                assert set(c.sources[l].tolist()) == candidates | free
+                assert not bool((fixed[l - 1][record.free[l]] > 0).any())
+                if l < L - 1:
+                    assert not bool((fixed[l][c.targets[l]] > 0).any())
+            assert L - 1 not in c.candidates
+            rows = learner.ledger.owned_by(L - 1, lesson.task)[c.class_id].amax(1)
+            assert set(torch.nonzero(rows).flatten().tolist()) <= set(record.free[L - 1].tolist())
+
+    world.learn(before_task=remember, after_start=watch)

@@ -1,0 +1,57 @@
+"""Drop and grow, importance and candidates, by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from afaf.network.ledger import Ledger
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.randomness import generator
+from afaf.subnets.candidates import choose_candidates
+from afaf.subnets.consolidate import most_important
+from afaf.subnets.rewire import Importance, least_important, most_promising
+
+
+def test_the_least_important_connections_are_dropped() -> None:
+    owned = torch.tensor([[1, 1, 0], [1, 1, 1]])[:, :, None].bool()
+    importance = torch.tensor([[3.0, 0.0, 9.0], [0.0, 1.0, 2.0]])[:, :, None]
+    assert least_important(owned, importance, 40).tolist() == [1, 3]  # two of five: the zeros, in index order
+    assert least_important(owned, importance, 39).tolist() == [1]  # rounded down, ties to the lowest index
+    assert least_important(owned, importance, 0).tolist() == []
+
+
+def test_connections_grow_between_the_most_important_neurons() -> None:
+    owner = torch.zeros(3, 3, 1, dtype=torch.int16)
+    owner[0, 1] = 1  # taken by another task
+    sources, targets = torch.tensor([0, 1, 2]), torch.tensor([0, 2])
+    source_importance, target_importance = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([4.0, 100.0, 1.0])
+    # scores: row 0: 4, taken, 8; row 2: 1, 5, 2; row 1 is not among the targets
+    assert most_promising(owner, sources, targets, source_importance, target_importance, 3).tolist() == [2, 7, 0]
+    nothing = torch.zeros(3)
+    assert most_promising(owner, sources, targets, nothing, nothing, 2).tolist() == [0, 2]  # all tied: lowest index
+
+
+def test_importance_sums_within_a_connection_and_over_steps() -> None:
+    spec = NetworkSpec("s", (2, 4, 4), (Layer("conv", 2), Layer("dense", 2)), 2)
+    importance = Importance.zeros(spec, Ledger(spec))
+    change = torch.zeros(2, 2, 9)
+    change[0, 1, :3] = 1.0  # a kernel from map 1 to map 0
+    importance.add(1, change)
+    importance.add(1, change)
+    assert importance.connections[0][0, 1, 0] == 6.0
+    assert importance.neurons[0].tolist() == [0.0, 9.0]  # 3 after the first step, 6 after the second: early steps weigh more
+
+
+def test_candidates_by_rule() -> None:
+    activation = torch.tensor([0.0, 3.0, 1.0, 3.0, 2.0])
+    draw = generator(0, "test")
+    assert choose_candidates(activation, 2, "most", draw).tolist() == [1, 3]
+    assert choose_candidates(activation, 1, "most", draw).tolist() == [1]  # a tie goes to the lowest index
+    assert choose_candidates(activation, 2, "lowest", draw).tolist() == [2, 4]  # 0 does not count as lowest
+    assert choose_candidates(activation, 9, "lowest", draw).tolist() == [1, 2, 3, 4]
+    assert len(choose_candidates(activation, 3, "random", draw)) == 3
+
+
+def test_the_most_important_of_the_selected() -> None:
+    importance = torch.tensor([9.0, 1.0, 5.0, 5.0, 7.0])
+    assert most_important(importance, torch.tensor([1, 2, 3, 4]), 2).tolist() == [4, 2]

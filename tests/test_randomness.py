@@ -1,0 +1,60 @@
+"""Draws are functions of their key: replayable, independent of order and batch, well spread."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afaf.randomness import bits_at, generator, integers_at, key, mix, uniform_at
+
+keys = st.tuples(st.integers(0, 2**31), st.sampled_from(["order", "crop", "weights"]), st.integers(0, 50))
+
+
+def test_mix_follows_its_published_values() -> None:
+    """lowbias32 in arithmetic modulo 2**32, worked out with Python's integers."""
+
+    def reference(x: int) -> int:
+        x ^= x >> 16
+        x = x * 0x7FEB352D & 0xFFFFFFFF
+        x ^= x >> 15
+        x = x * 0x846CA68B & 0xFFFFFFFF
+        return x ^ x >> 16
+
+    values = [0, 1, 2, 12345, 2**31 - 1, -1, -(2**31)]
+    mixed = mix(torch.tensor(values, dtype=torch.int32)).tolist()
+    assert [m & 0xFFFFFFFF for m in mixed] == [reference(v & 0xFFFFFFFF) for v in values]
+
+
+@given(keys, st.integers(1, 200), st.integers(1, 50))
+def test_a_place_keeps_its_number_whatever_else_is_drawn(parts: tuple[int, str, int], n: int, m: int) -> None:
+    k = key(*parts)
+    rows, columns = torch.arange(n, dtype=torch.int32), torch.arange(m, dtype=torch.int32)
+    whole = uniform_at(k, rows[:, None], columns[None, :])
+    some_rows = torch.randperm(n)[: max(1, n // 2)]
+    some_columns = torch.randperm(m)[: max(1, m // 2)]
+    part = uniform_at(k, rows[some_rows][:, None], columns[some_columns][None, :])
+    assert torch.equal(part, whole[some_rows][:, some_columns])
+
+
+def test_numbers_are_uniform_and_uncorrelated() -> None:
+    k = key(3, "weights", 1)
+    u = uniform_at(k, torch.arange(400, dtype=torch.int32)[:, None], torch.arange(1000, dtype=torch.int32)[None])
+    assert abs(float(u.mean()) - 0.5) < 0.003
+    assert abs(float(u.var()) - 1 / 12) < 0.001
+    counts = torch.histc(u, bins=16, min=0, max=1)
+    assert float((counts - counts.mean()).abs().max() / counts.mean()) < 0.03
+    correlations = torch.corrcoef(u[:60])
+    assert float((correlations - torch.eye(60)).abs().max()) < 0.16  # 5 standard deviations of 1000 samples
+
+
+@given(keys, keys)
+def test_different_keys_give_different_draws(a: tuple[int, str, int], b: tuple[int, str, int]) -> None:
+    places = torch.arange(64, dtype=torch.int32)
+    assert (a == b) == torch.equal(bits_at(key(*a), places), bits_at(key(*b), places))
+    assert (a == b) == torch.equal(torch.randperm(64, generator=generator(*a)), torch.randperm(64, generator=generator(*b)))
+
+
+def test_integers_stay_below_their_bound_and_reach_all() -> None:
+    drawn = integers_at(key(0, "crop"), 9, torch.arange(5000))
+    assert sorted(set(drawn.tolist())) == list(range(9))

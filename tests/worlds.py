@@ -1,0 +1,126 @@
+"""Random small worlds: a network, settings, a stream and a seed, learned for real, task by task, and watched."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from conftest import small_stream
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from afaf.engine.eager import EagerEngine
+from afaf.errors import CapacityError
+from afaf.learning.feed import Feed
+from afaf.learning.learner import Learner
+from afaf.learning.settings import LearnSettings, Settings, SparseSettings
+from afaf.methods.afaf import AFAF, AFAFOptions
+from afaf.methods.base import Lesson, Method
+from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.network.net import Network
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.streams.tasks import Stream
+
+
+@dataclass
+class World:
+    """A method learning a stream; `watch` is called after every epoch's rewiring and after every task."""
+
+    spec: NetworkSpec
+    method: Method[Any]
+    stream: Stream
+    seed: int
+    unit: Any = "connection"
+    dtype: torch.dtype = torch.float32
+    engine: Any = field(default_factory=EagerEngine)
+
+    def learn(
+        self,
+        before_task: Callable[[Learner, Lesson], None] | None = None,
+        after_start: Callable[[Learner, Lesson], None] | None = None,
+        after_epoch: Callable[[Learner, Lesson], None] | None = None,
+        after_task: Callable[[Learner, Lesson], None] | None = None,
+    ) -> Learner:
+        """Learn the whole stream; a world whose tasks do not fit is no example."""
+        learner = Learner.fresh(Network(self.spec, self.seed, dtype=self.dtype), self.unit)
+        for tasks in self.method.lessons(len(self.stream)):
+            chosen = [self.stream[number - 1] for number in tasks]
+            feed = Feed([(task.train, task.preparation) for task in chosen], dtype=self.dtype)
+            lesson = Lesson(tasks[-1], tuple(c for task in chosen for c in task.classes), feed)
+            if before_task:
+                before_task(learner, lesson)
+            learner.begin(lesson.task, lesson.classes)
+            for phase in range(self.method.phases):
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        self.method.start(learner, lesson, phase)
+                except CapacityError:
+                    assume(False)
+                if after_start:
+                    after_start(learner, lesson)
+                plan = self.method.plan(learner, lesson, phase)
+                self.engine.learn(learner, plan, feed, lambda _: after_epoch(learner, lesson) if after_epoch else None)
+            self.method.finish(learner, lesson)
+            learner.end(lesson.task)
+            if after_task:
+                after_task(learner, lesson)
+        return learner
+
+
+def probe(spec: NetworkSpec, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A few fixed inputs to look at a network with."""
+    return torch.randn(8, *spec.input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, unit: str | None = None) -> World:
+    """Random chain networks (convolutional or dense), random percentages, two to four tasks of one to three classes."""
+    conv = draw(st.booleans())
+    width = st.integers(6, 14)
+    use_norm = norm and draw(st.booleans())
+    after_pool = ("relu", "pool", "norm") if use_norm else ("relu", "dropout", "pool")
+    hidden: list[Layer] = []
+    if conv:
+        hidden += [Layer("conv", draw(width)) for _ in range(draw(st.integers(0, 1)))]
+        hidden.append(Layer("conv", draw(width), after_pool))
+    hidden += [Layer("dense", draw(width), ("relu", "dropout")) for _ in range(draw(st.integers(1 if conv else 2, 2)))]
+    hidden.append(Layer("dense", draw(st.integers(16, 28)), ("relu", "dropout")))
+    classes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    n_tasks = len(classes)
+    percent = st.integers(20, 70)
+    sparse = SparseSettings(
+        alloc={"all": draw(percent), "output": draw(st.integers(8, 100 // n_tasks))},
+        density={"all": draw(st.integers(10, 50)), "output": draw(st.integers(30, 90))},
+        fixed={"all": draw(st.integers(0, 100 // n_tasks)), "output": 100},
+        drop=draw(st.integers(0, 60)),
+        unit=unit or draw(st.sampled_from(["connection", "weight"])),
+    )
+    stream = small_stream(classes, per_class=6, seed=draw(st.integers(0, 99)))
+    spec = NetworkSpec("random", (1, 8, 8), tuple(hidden), sum(classes))
+    shared = {
+        "block_gradient": draw(st.booleans()),
+        "reset_importance": draw(st.booleans()),
+        "norm_moves": draw(st.booleans()),
+    }
+    settings = Settings(LearnSettings(epochs=3, batch_size=4, lr=0.1), sparse)
+    method: Method[Any]
+    if draw(st.booleans()) if reuse is None else reuse:
+        options = AFAFOptions(
+            **shared,
+            first_reuse=draw(st.integers(2, 3)),
+            l_reuse=draw(st.integers(2, spec.L - 2)),
+            candidates=draw(st.sampled_from(["most", "random", "lowest"])),
+            candidate_share=draw(st.integers(0, 60)),
+        )
+        method = AFAF(options, settings)
+    else:
+        method = SpaceNet(SpaceNetOptions(**shared), settings)
+    try:
+        method.check(spec, stream.outline)
+    except CapacityError:
+        assume(False)
+    return World(spec, method, stream, draw(st.integers(0, 10**6)), unit=sparse.unit)
