@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from conftest import small_stream
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.streams.tasks import Stream
+from conftest import small_stream
 
 
 @dataclass
@@ -63,7 +63,7 @@ class World:
                 if after_start:
                     after_start(learner, lesson)
                 plan = self.method.plan(learner, lesson, phase)
-                self.engine.learn(learner, plan, feed, lambda _: after_epoch(learner, lesson) if after_epoch else None)
+                self.engine.learn(learner, plan, feed, lambda _, lesson=lesson: after_epoch(learner, lesson) if after_epoch else None)
             self.method.finish(learner, lesson)
             learner.end(lesson.task)
             if after_task:

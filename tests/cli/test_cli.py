@@ -57,7 +57,9 @@ def test_costs_as_json() -> None:
         (["costs", "split-cifar10", "nothing"], "unknown method"),
     ],
 )
-def test_what_a_user_can_mend_exits_with_2_and_a_message(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_can_mend_exits_with_2_and_a_message(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
@@ -73,7 +75,7 @@ def test_lists_and_version() -> None:
 
 
 def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "afaf", "run", "split-digits", "finetune", *QUICK, "--out", str(tmp_path / "r")]
+    command = [sys.executable, "-m", "afaf", "run", "split-digits", "finetune", "--set", "learn.epochs=2", "--out", str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -25,15 +25,15 @@ def test_the_papers_table(stream: str) -> None:
 
 
 def test_counted_flops_by_hand() -> None:
-    """An mlp 64-256-256-256-10 on digits: forward 2 per weight, as much again for the gradients of weights, and of inputs but the first's."""
+    """An mlp 64-400-400-10 on digits: forward 2 per weight, as much again for the gradients of weights, and of inputs but the first's."""
     outline = afaf.open_stream("split-digits").outline
-    counted = afaf.costs("split-digits", "joint", settings={"network.name": "mlp", "learn.epochs": 2}).counted_flops
-    first, others = 64 * 256, 2 * 256 * 256 + 256 * 10
+    counted = afaf.costs("split-digits", "joint", settings={"learn.epochs": 2}).counted_flops
+    first, others = 64 * 400, 400 * 400 + 400 * 10
     assert counted == 2 * sum(outline.train_counts) * (4 * first + 6 * others)
 
 
 def test_reuse_counts_no_backward_below_l_reuse() -> None:
-    base = {"network.name": "mlp", "method.first_reuse": 2, "sparse.alloc": 20, "sparse.density": 20, "sparse.fixed": {"all": 5, "output": 100}}
+    base = {"network.name": "small-cnn", "sparse": {"alloc": {"all": 20}, "density": {"all": 20}, "fixed": {"all": 5, "output": 100}}}
     low = afaf.costs("split-digits", "afaf", settings={**base, "method.l_reuse": 2}).counted_flops
     high = afaf.costs("split-digits", "afaf", settings={**base, "method.l_reuse": 3}).counted_flops
     assert high < low

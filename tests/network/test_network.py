@@ -27,7 +27,7 @@ def test_it_computes_what_pytorch_modules_compute() -> None:
     spec = describe("alexnet", (3, 32, 32), 10)
     network = Network(spec, seed=1)
     for l in range(1, spec.L):
-        network.plant(l, torch.ones(spec.connections(l).shape[:2] + (1,), dtype=torch.bool))
+        network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
     nn = torch.nn
     modules = nn.Sequential(
         nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(128, 256, 3), nn.ReLU(),
@@ -60,8 +60,8 @@ def test_grown_output_rows_equal_reserved_ones() -> None:
     grown.grow_outputs(3)
     assert grown.spec == reserved.spec
     assert torch.equal(grown.parameters.biases[-1], reserved.parameters.biases[-1])
-    assert torch.equal(grown.initial_weights(4), reserved.initial_weights(4))
-    assert grown.weight(4).shape == reserved.weight(4).shape
+    assert torch.equal(grown.initial_weights(3), reserved.initial_weights(3))
+    assert grown.weight(3).shape == reserved.weight(3).shape
 
 
 def test_images_that_do_not_fit_are_refused() -> None:

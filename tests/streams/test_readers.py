@@ -184,12 +184,18 @@ GOOD_IMAGES, GOOD_LABELS = makers.idx_bytes(makers.pixels(4, 28, 28)), makers.id
 @pytest.mark.parametrize(
     ("images", "labels", "file", "word"),
     [
-        (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 28, 28) + b"x" * 784, GOOD_LABELS, "images", str(2**31)),
-        (GOOD_IMAGES, struct.pack(">BBBBI", 0, 0, 8, 1, 2**32 - 1) + b"x", "labels", str(2**32 - 1)),
+        (
+            struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 28, 28) + b"x" * 784,
+            GOOD_LABELS,
+            "images",
+            f"promises {2**31} records, but the published",
+        ),
+        (GOOD_IMAGES, struct.pack(">BBBBI", 0, 0, 8, 1, 2**32 - 1) + b"x", "labels", f"promises {2**32 - 1} records, but the published"),
         (struct.pack(">BBBB3I", 0, 0, 8, 3, 4, 2**16, 2**16), GOOD_LABELS, "images", "65536x65536"),
         (GOOD_IMAGES[:-1], GOOD_LABELS, "images", "cut short"),
         (GOOD_IMAGES + b"x", GOOD_LABELS, "images", "goes on"),
         (GOOD_IMAGES, GOOD_LABELS[:-1], "labels", "cut short"),
+        (GOOD_IMAGES, GOOD_LABELS + b"x", "labels", "goes on"),
         (GOOD_IMAGES, GOOD_LABELS[:-1] + bytes([200]), "labels", "label 200"),
         (GOOD_IMAGES, makers.idx_bytes(np.arange(3, dtype=np.uint8)), "images", "not of one set"),
         (b"", GOOD_LABELS, "images", "empty"),

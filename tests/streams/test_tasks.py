@@ -90,7 +90,7 @@ def test_what_is_refused() -> None:
         Stream.from_arrays(x, y, class_order=[[0], []])
     broken = x.astype(np.float32)
     broken[7, 3, 3] = np.nan
-    with pytest.raises(DataError, match="NaN or infinite pixels .*number 7"):
+    with pytest.raises(DataError, match=r"NaN or infinite pixels .*number 7"):
         Stream.from_arrays(broken, y)
     with pytest.raises(DataError, match="60 images but 59 labels"):
         Stream.from_arrays(x, y[:-1])
@@ -105,7 +105,7 @@ def test_what_is_refused() -> None:
 
 
 def test_a_stream_checks_its_tasks() -> None:
-    x, y = arrays()
+    x, _ = arrays()
     images = x[:, :, :, None]
     split = Split(images[:2], np.array([0, 1]))
     empty = Split(images[:0], np.array([], dtype=np.int64))

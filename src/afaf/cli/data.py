@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from afaf.cli.errors import for_people
 from afaf.errors import DataError
 from afaf.streams.benchmarks import BENCHMARKS, open_stream
 from afaf.streams.download import get as download_source
@@ -34,6 +35,7 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 
 
 @data_app.command("list")
+@for_people
 def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """What is there, how large, and whether it is verified."""
     folder, console = data_folder(data), Console()
@@ -46,8 +48,9 @@ def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
 
 
 @data_app.command("get")
+@for_people
 def get_command(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets or built-in streams, or 'all'.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Datasets or built-in streams, or 'all'.")],
     data: DataOption = None,
     force: Annotated[bool, typer.Option("--force", help="Download again even what is there and verified.")] = False,
 ) -> None:
@@ -66,8 +69,9 @@ def get_command(
 
 
 @data_app.command("check")
+@for_people
 def check_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="By default all that are there.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="By default all that are there.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -168,7 +168,7 @@ def streams(
     out: Annotated[Path | None, typer.Option(help="Where the contact sheet goes (default: NAME.png).")] = None,
 ) -> None:
     """List the streams, or look at one."""
-    from afaf.streams.benchmarks import BENCHMARKS
+    from afaf.streams.benchmarks import BENCHMARKS, stream_names
 
     if name is not None:
         from afaf.cli.data import show_stream
@@ -181,6 +181,9 @@ def streams(
         outline = benchmark.outline()
         counts = f"{sum(outline.train_counts):,}"
         table.add_row(benchmark.name, str(len(outline)), str(outline.n_classes), counts, benchmark.description)
+    for plugin in stream_names():
+        if plugin not in BENCHMARKS:
+            table.add_row(plugin, "", "", "", "from another package")
     table.add_row("folder:PATH", "", "", "", "your own images: PATH/train/CLASS/*.png, optionally PATH/test/CLASS/*.png")
     table.add_row("npz:PATH", "", "", "", "your own arrays")
     console.print(table)
@@ -194,8 +197,11 @@ def methods() -> None:
 
     table = Table("method", "what it does", "options (section `method`)")
     for name in method_names():
-        method = find_method(name)
-        table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
+        try:
+            method = find_method(name)
+            table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
+        except ConfigError as error:
+            table.add_row(name, f"[red]{error}[/]", "")
     console.print(table)
 
 

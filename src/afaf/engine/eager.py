@@ -54,7 +54,7 @@ class EagerEngine:
         for index in feed.order(moment).split(plan.batch_size):
             loss, logits, labels = take_step(learner, plan, feed, index, moment, moving)
             losses.append(loss * len(index))
-            right += (logits.argmax(1) == labels).sum()
+            right += count_right(logits, labels, plan.outputs)
         per_step = torch.stack(losses)
         check_finite(per_step, plan, epoch)
         return EpochReport(plan.task, plan.phase, epoch, plan.epochs, float(per_step.sum()) / len(feed), 100 * int(right) / len(feed))
@@ -130,6 +130,14 @@ def _clip_scale(gradients: list[Tensor], largest: float | None) -> Tensor | None
         return None
     norm = torch.stack([g.norm() for g in gradients]).norm()
     return torch.clamp(largest / (norm + 1e-6), max=1.0)
+
+
+def count_right(logits: Tensor, labels: Tensor, outputs: tuple[int, ...] | None) -> Tensor:
+    """How many images have their highest logit, among the outputs in the loss, at their class."""
+    if outputs is None or len(outputs) == logits.shape[1]:
+        return (logits.argmax(1) == labels).sum()
+    columns = torch.tensor(outputs, device=logits.device)
+    return (columns[logits[:, columns].argmax(1)] == labels).sum()
 
 
 def check_finite(per_step: Tensor, plan: LearningPlan, epoch: int) -> None:

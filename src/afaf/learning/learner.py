@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from afaf.network.ledger import Ledger, Unit
@@ -48,6 +49,17 @@ class Learner:
             self.ledger.grow_outputs(missing)
         self.classes_of[task] = classes
         self.importance = Importance.zeros(self.network.spec, self.ledger, self.network.dtype)
+
+    def claim(self, l: int, task: int, where: Tensor) -> None:
+        """Give unowned places of W_l to a task, with the values the network was initialised with; `where` is shaped like the owner."""
+        self.network.plant(l, where & (self.ledger.owner(l) == 0))
+        self.ledger.claim(l, task, where)
+
+    def release(self, l: int, where: Tensor) -> None:
+        """Take places of W_l back: nobody owns them, and their weights are 0."""
+        self.ledger.release(l, where)
+        weight = self.network.weight(l)
+        self.network.parameters.weights[l - 1] = torch.where(where, torch.zeros_like(weight), weight)
 
     def end(self, task: int) -> None:
         self.network.remember(task)

@@ -29,7 +29,7 @@ Loss = Callable[[Step], Tensor]
 Rewire = Callable[[Learner, int], None]  # (learner, epoch just ended)
 
 
-@dataclass
+@dataclass(slots=True)
 class LearningPlan:
     """How one phase of one task is to be learned."""
 
@@ -39,9 +39,10 @@ class LearningPlan:
     batch_size: int
     lr: float
     phase: int = 0
-    first: int = 1  # W_l below stands still, with its biases: l_reuse
-    biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> which biases move (absent: none)
-    norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> which gains and shifts move (absent: none)
+    outputs: tuple[int, ...] | None = None  # output rows that enter the loss, for the training accuracy (None: all)
+    first: int = 1  # weights of W_l below stand still (l_reuse); biases and norms move where the next three fields say so
+    biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias moves (absent: none does)
+    norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift move (absent: none do)
     norm_moves: bool = True  # batch statistics in training, running ones keep moving
     passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     silenced: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
@@ -49,3 +50,17 @@ class LearningPlan:
     rewire: Rewire | None = None  # called after every epoch but the last
     clip: float | None = None  # largest norm of the whole gradient
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
+
+    def check(self, learner: Learner) -> None:
+        """A plan that an engine could only misread is the method's mistake, and named."""
+        spec = learner.network.spec
+        if not 1 <= self.first <= spec.L - 1:
+            raise ValueError(f"plan.first = {self.first} is outside 1..{spec.L - 1}")
+        for name, masks, sizes in (
+            ("biases", self.biases, {l: spec.layer(l + 1).size for l in range(1, spec.L)}),
+            ("norms", self.norms, {layer: len(norm.gain) for layer, norm in learner.network.parameters.norms.items()}),
+            ("passes", self.passes, {l: spec.layer(l).size for l in range(1, spec.L + 1)}),
+        ):
+            for l, mask in masks.items():
+                if l not in sizes or mask.shape != (sizes[l],):
+                    raise ValueError(f"plan.{name}[{l}] has shape {tuple(mask.shape)}; layers and sizes are {sizes}")

@@ -30,7 +30,10 @@ def find_method(name: str) -> type[Method[Any]]:
         points = [point for point in entry_points(group="afaf.methods") if point.name == name]
         if not points:
             raise ConfigError(unknown("method", name, method_names()))
-        found = points[0].load()
+        try:
+            found = points[0].load()
+        except Exception as error:
+            raise ConfigError(f"method '{name}' ({points[0].value}) cannot be loaded: {error}; mend or uninstall that package") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"the entry point '{name}' of group afaf.methods is no subclass of afaf.methods.base.Method")
     return found

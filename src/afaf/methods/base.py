@@ -86,8 +86,8 @@ class Method(Generic[O]):
         return learner.network
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """What learning the stream will use, lesson by lesson and phase by phase."""
-        raise NotImplementedError
+        """What learning the stream will use, lesson by lesson and phase by phase; a method that freezes or prunes says so here."""
+        raise ConfigError(f"method '{self.name}' does not say what it will use: it has no footprints, so its costs are unknown")
 
     def paper_flops(self, dense_flops: float, params_ratio: float) -> float:
         """The paper's estimate for the whole sequence: (1 - s) f_D, with s the final sparsity."""
@@ -95,10 +95,12 @@ class Method(Generic[O]):
 
     # Pieces that methods share.
 
+    def _outputs(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> tuple[int, ...]:
+        return outputs_in_loss(loss_over, lesson.classes, learner.seen_classes, learner.network.spec.n_classes)
+
     def _cross_entropy(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> Loss:
-        rows = learner.network.spec.n_classes
-        outputs = outputs_in_loss(loss_over, lesson.classes, learner.seen_classes, rows)
-        return cross_entropy_over(outputs, rows, learner.network.device)
+        network = learner.network
+        return cross_entropy_over(self._outputs(learner, lesson, loss_over), network.spec.n_classes, network.device)
 
 
 def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:

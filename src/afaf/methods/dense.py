@@ -44,6 +44,7 @@ class DenseMethod(Method[D]):
         return LearningPlan(
             task=lesson.task,
             loss=self._cross_entropy(learner, lesson, self.options.loss_over),
+            outputs=self._outputs(learner, lesson, self.options.loss_over),
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,

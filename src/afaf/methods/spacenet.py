@@ -78,8 +78,7 @@ class SpaceNet(Method[S]):
         for l, places in subnetwork.places.items():
             new = torch.zeros_like(learner.ledger.owner(l), dtype=torch.bool)
             new.view(-1)[places.to(new.device)] = True
-            learner.ledger.claim(l, lesson.task, new)
-            learner.network.plant(l, new)
+            learner.claim(l, lesson.task, new)
         learner.ledger.records.append(subnetwork.record)
 
     def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
@@ -91,6 +90,7 @@ class SpaceNet(Method[S]):
         return LearningPlan(
             task=lesson.task,
             loss=self._cross_entropy(learner, lesson, options.loss_over),
+            outputs=self._outputs(learner, lesson, options.loss_over),
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,

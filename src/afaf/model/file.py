@@ -50,6 +50,7 @@ class Model:
             "network": network.spec.to_dict(),
             "seed": network.seed,
             "unit": self.learner.ledger.unit,
+            "keeps_past": self.learner.ledger.keeps_past,
             "classes_of": {str(task): list(classes) for task, classes in self.learner.classes_of.items()},
             "tasks_learned": self.learner.tasks_learned,
             "snapshots": sorted(network.snapshots),
@@ -125,6 +126,7 @@ def _learner(about: dict[str, Any], tensors: dict[str, Tensor], device: torch.de
             [tensors[f"after/{task}/bias/{l}"] for l in range(1, spec.L)],
             {layer: _norm(tensors, f"after/{task}/norm/{layer}") for layer in layers},
         )
+    ledger.keeps_past = about["keeps_past"]
     ledger.records = [_record(about_record, tensors) for about_record in about["records"]]
     learner = Learner.fresh(network, about["unit"])
     learner.ledger = ledger

@@ -61,6 +61,7 @@ class Ledger:
         self.owners = [torch.zeros(_owner_shape(join.shape, unit), dtype=torch.int16, device=device) for join in spec.joins]
         self.fixings = [torch.zeros(layer.size, dtype=torch.int16, device=device) for layer in spec.layers]
         self.records: list[Allocation] = []
+        self.keeps_past = True  # no place has changed hands: the network as it stood after each task can still be seen
 
     def owner(self, l: int) -> Tensor:
         return self.owners[l - 1]
@@ -89,6 +90,8 @@ class Ledger:
 
     def hand_on(self, l: int, task: int, where: Tensor) -> None:
         """Give places to a task whoever had them: what dense methods do, in which every task moves every weight."""
+        had = self.owners[l - 1][where]
+        self.keeps_past = self.keeps_past and bool(((had == 0) | (had == task)).all())
         self.owners[l - 1][where] = task
 
     def release(self, l: int, where: Tensor) -> None:

@@ -88,6 +88,8 @@ class Network:
 
     def as_of(self, task: int, ledger: Ledger) -> Network:
         """The network as it stood after a task: a view through the ledger, since owned weights never change."""
+        if not ledger.keeps_past:
+            raise ValueError("weights of past tasks were changed since: the network as it stood cannot be seen any more")
         snapshot = self.snapshots[task]
         rows = len(snapshot.biases[-1])
         then = Network.__new__(Network)

@@ -48,9 +48,9 @@ def small_cnn(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
 
 
 def mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
-    """Three dense layers, for vectors and small images."""
+    """Two dense layers, for vectors and small images."""
     then: tuple[Operation, ...] = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
-    return (Layer("dense", 256, then), Layer("dense", 256, then), Layer("dense", 256, then))
+    return (Layer("dense", 400, then), Layer("dense", 400, then))
 
 
 NETWORKS: dict[str, Callable[[Norm, DropoutAt], tuple[Layer, ...]]] = {"alexnet": alexnet, "small-cnn": small_cnn, "mlp": mlp}

@@ -5,6 +5,7 @@ A key that does not exist or a value of the wrong type is an error that names th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import tomllib
@@ -15,12 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.network.zoo import DropoutAt, Norm
+from afaf.subnets.sizes import Percentage
 
 Table = dict[str, Any]
+_PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told from any other
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    name: str = "auto"  # auto: alexnet for images from 20 pixels on, small-cnn for smaller ones, mlp for vectors
+    name: str = "alexnet"  # or small-cnn, mlp; a stream without a preset gets the one that suits its images
     norm: Norm = "none"  # batch: batch norm after the pools, and no dropout
     dropout: float = 0.2
     dropout_at: DropoutAt = "code"  # code: three places, as released; paper: two places, as printed
@@ -88,8 +93,8 @@ def check_values(config: Config) -> None:
     """Values that no network and no stream could make sense of."""
     positive = {"learn.epochs": config.learn.epochs, "learn.batch_size": config.learn.batch_size, "learn.lr": config.learn.lr}
     for name, value in positive.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be greater than 0, not {value}")
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{name} must be greater than 0 and finite, not {value}")
     for name, value in {"network.dropout": config.network.dropout, "run.validation": config.run.validation}.items():
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must lie in 0..1, 1 excluded, not {value}")
@@ -153,18 +158,39 @@ def build(kind: Any, value: Any, where: str) -> Any:
         if value not in typing.get_args(kind):
             raise ConfigError(unknown(f"value of {where}", str(value), map(str, typing.get_args(kind))))
         return value
-    if origin is dict:  # a percentage
+    if origin in (tuple, list):
+        if not isinstance(value, (tuple, list)):
+            raise ConfigError(f"{where} must be a list, not {value!r}")
+        item = typing.get_args(kind)[0]
+        return origin(build(item, entry, f"{where}[{i}]") for i, entry in enumerate(value))
+    if origin is dict and typing.get_args(kind)[1] is not _PERCENT:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} must be a table, not {value!r}")
+        return {name: build(typing.get_args(kind)[1], entry, f"{where}.{name}") for name, entry in value.items()}
+    if origin is dict:
         table = value if isinstance(value, Mapping) else {"all": value}
         return {
             name: dict(entry) if isinstance(entry, Mapping) else build(float, entry, f"{where}.{name}") for name, entry in table.items()
         }
     if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(kind) if option is not type(None)]
-        return None if value is None else build(options[0], value, where)
+        return _one_of(typing.get_args(kind), value, where)
     return _scalar(kind, value, where)
 
 
+def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
+    """The first of several types that the value fits; "none" stands for no value."""
+    if type(None) in kinds and value in (None, "none"):
+        return None
+    options = [kind for kind in kinds if kind is not type(None)]
+    for kind in options[:-1]:
+        with contextlib.suppress(ConfigError):
+            return build(kind, value, where)
+    return build(options[-1], value, where)
+
+
 def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from afaf.errors import DeviceError
+from afaf.network.spec import NetworkSpec
+
+WORTH_SHARING = 1e8  # multiplications of a step from which several threads are faster than one
 
 
 def find_device(name: str) -> torch.device:
@@ -27,3 +33,16 @@ def find_device(name: str) -> torch.device:
 
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@contextlib.contextmanager
+def suitable_threads(spec: NetworkSpec, batch_size: int) -> Iterator[None]:
+    """One CPU thread for networks too small to share out, as many as PyTorch thinks best for others; restored afterwards."""
+    before = torch.get_num_threads()
+    work = batch_size * sum(join.weights * join.positions for join in spec.joins)
+    try:
+        if work < WORTH_SHARING:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from afaf.evaluation import metrics
+from afaf.model.file import Model
 
 if TYPE_CHECKING:
     import pandas
@@ -34,6 +35,7 @@ class Results:
     device: str = "cpu"
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
+    model: Model | None = field(default=None, repr=False, compare=False)  # what was learned, in memory; the folder has it as a file
 
     @property
     def acc(self) -> float | None:
@@ -88,7 +90,7 @@ class Results:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, metrics among it, as JSON can hold it."""
-        stored = asdict(self)
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
         head = {name: stored.pop(name) for name in ("stream", "method", "seed")}
         return {**head, **self.metrics(), **stored}
 

@@ -25,7 +25,7 @@ from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.runs.config import Config, StreamSettings, Table, build_config, parse_set, read_config_file
-from afaf.runs.device import device_name, find_device
+from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.folder import RunFolder, write_whole
 from afaf.runs.presets import preset_tables
 from afaf.runs.results import Results
@@ -54,11 +54,11 @@ class Setup:
 
 def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[str, Any]) -> Setup:
     """Build and check everything that needs no data; the tables override the stream's preset."""
-    kind = find_method(method) if isinstance(method, str) else method
-    config = build_config(kind.Options, *preset_tables(outline, kind.name), *tables)
+    kind = method_class(method)
+    config = build_config(kind.Options, *preset_tables(outline, kind), *tables)
     network = config.network
     spec = describe(
-        choose_network(outline) if network.name == "auto" else network.name,
+        network.name,
         outline.input_shape,
         outline.n_classes,
         norm=network.norm,
@@ -70,15 +70,20 @@ def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[s
     return Setup(built, config, spec)
 
 
-def choose_network(outline: Outline) -> str:
-    if len(outline.input_shape) == 1 or min(outline.input_shape[1:]) < 6:
-        return "mlp"
-    return "alexnet" if min(outline.input_shape[1:]) >= 20 else "small-cnn"
+def method_class(method: str | type[Method[Any]]) -> type[Method[Any]]:
+    """A method by name or as it is."""
+    if isinstance(method, str):
+        return find_method(method)
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise ConfigError(f"a method is a name or a subclass of Method, not {method!r}")
+    return method
 
 
 def settings_table(config: str | Path | None, settings: Mapping[str, Any] | Sequence[str] | None) -> list[Table]:
     """A config file and single settings, as tables."""
     tables = [] if config is None else [read_config_file(Path(config))]
+    if isinstance(settings, str):
+        raise ConfigError("settings are a table such as {'learn.epochs': 5}, or a list of 'section.key=value'")
     if isinstance(settings, Mapping):
         for name, value in settings.items():
             for part in reversed(name.split(".")):
@@ -107,6 +112,7 @@ def run(
     With `out` the run leaves a folder there: configuration, log, results and model.
     """
     where = find_device(device)
+    method = method_class(method)
     if out is not None:
         RunFolder.refuse_taken(Path(out))
     tables = settings_table(config, settings)
@@ -160,6 +166,7 @@ class Run:
         self.learner = Learner.fresh(Network(setup.spec.with_classes(rows), seed, device), self.method.unit)
         self.engine = EagerEngine()
         self.warnings: list[str] = []
+        self.last_epoch: EpochReport | None = None
         self.seconds_learning = 0.0
         n_tasks = len(stream)
         self.R: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
@@ -169,6 +176,10 @@ class Run:
         self.confusion = np.zeros((0, 0), dtype=np.int64)
 
     def carry_out(self) -> Results:
+        with suitable_threads(self.setup.spec, self.config.learn.batch_size):
+            return self._carry_out()
+
+    def _carry_out(self) -> Results:
         started = time.perf_counter()
         if self.folder is not None:
             about = {"stream": self.stream.name, "method": self.method.name, "seed": self.seed, "device": str(self.device)}
@@ -178,8 +189,9 @@ class Run:
             self._learn(tasks)
             self._judge(tasks)
         results = self._results(time.perf_counter() - started)
-        if self.folder is not None:
-            self._leave(self.folder, results)
+        if self.folder is not None and results.model is not None:
+            write_whole(self.folder.path / "model.safetensors", results.model.save)
+            self.folder.write_json("results.json", results.to_dict())  # last: a folder with results is complete
         return results
 
     def _learn(self, numbers: tuple[int, ...]) -> None:
@@ -196,10 +208,13 @@ class Run:
                 self.method.start(self.learner, lesson, phase)
             for warning in caught:
                 self._warn(str(warning.message))
-            self.engine.learn(self.learner, self.method.plan(self.learner, lesson, phase), feed, self._epoch_ended)
+            plan = self.method.plan(self.learner, lesson, phase)
+            plan.check(self.learner)
+            self.engine.learn(self.learner, plan, feed, self._epoch_ended)
         self.method.finish(self.learner, lesson)
         self.learner.end(lesson.task)
         self.seconds_learning += time.perf_counter() - started
+        self._warn_if_not_learned(lesson)
 
     def _judge(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R that this lesson makes known, and look ahead at the next task for forward transfer."""
@@ -226,7 +241,16 @@ class Run:
     def _feed(self, parts: list[Any]) -> Feed:
         return Feed(parts, self.device, self.learner.network.dtype)
 
+    def _warn_if_not_learned(self, lesson: Lesson) -> None:
+        chance = 100 / len(lesson.classes)
+        if self.last_epoch is not None and len(lesson.classes) > 1 and self.last_epoch.accuracy < min(1.2 * chance, chance + 10):
+            self._warn(
+                f"task {lesson.task} was hardly learned: {self.last_epoch.accuracy:.0f} % right on its training images, "
+                f"chance is {chance:.0f} %; raise learn.epochs or learn.lr, or sparse.density"
+            )
+
     def _epoch_ended(self, report: EpochReport) -> None:
+        self.last_epoch = report
         self.listener.epoch_ended(report)
         if self.folder is not None:
             self.folder.log({"event": "epoch", **asdict(report)})
@@ -253,20 +277,18 @@ class Run:
             device=device_name(self.device),
             warnings=self.warnings,
             run=None if self.folder is None else str(self.folder.path),
+            model=self._model(),
         )
 
-    def _leave(self, folder: RunFolder, results: Results) -> None:
-        """The model, and last of all the results: a folder with results.json is complete."""
-        model = Model(
+    def _model(self) -> Model:
+        return Model(
             self.learner,
             self.method.name,
-            results.class_names,
+            [list(task.class_names) for task in self.stream],
             [task.preparation for task in self.stream],
             self.config.to_dict(),
             self.stream.name,
         )
-        write_whole(folder.path / "model.safetensors", model.save)
-        folder.write_json("results.json", results.to_dict())
 
 
 def outline_rows(setup: Setup, outline: Outline) -> int:

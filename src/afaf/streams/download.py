@@ -46,38 +46,37 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
     incoming = folder / INCOMING / source.name
     with _writing(folder):
         incoming.mkdir(parents=True, exist_ok=True)
-    with _alone(incoming), _writing(folder):
+    with _tidied(incoming), _alone(incoming), _writing(folder):
         ready = incoming / "ready"
         shutil.rmtree(ready, ignore_errors=True)
         for remote in source.remotes:
             archive = incoming / PurePosixPath(remote.name).name
             if not (archive.exists() and remote.md5 in (None, _md5(archive))):
                 download(remote, archive, progress)
-        for remote in source.remotes:
-            _make_ready(remote, incoming / PurePosixPath(remote.name).name, ready, source)
-        found = inspect(source, ready)
-        if not found.usable:
+        try:
+            found = _make_ready(source, incoming, ready)
+        except DataError:
             shutil.rmtree(incoming, ignore_errors=True)
-            raise DataError(f"what was downloaded is not {source.title} and was deleted: {found.note}")
+            raise
         for path in sorted(ready.iterdir()):
             _put_in_place(path, folder / path.name)
-    shutil.rmtree(incoming, ignore_errors=True)
-    _remove_if_empty(folder / INCOMING)
+        shutil.rmtree(incoming, ignore_errors=True)
     return found
 
 
-def _make_ready(remote: Remote, archive: Path, ready: Path, source: Source) -> None:
-    """The files as the source looks for them, below `ready`."""
-    if remote.unpack:
-        try:
+def _make_ready(source: Source, incoming: Path, ready: Path) -> Inspection:
+    """The files as the source looks for them, below `ready`, and verified there."""
+    for remote in source.remotes:
+        archive, target = incoming / PurePosixPath(remote.name).name, ready / remote.name
+        if remote.unpack:
             _unpack(archive, ready, source.places)
-        except DataError:
-            archive.unlink(missing_ok=True)
-            raise
-        return
-    target = ready / remote.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(archive, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(archive, target)
+    found = inspect(source, ready)
+    if not found.usable:
+        raise DataError(f"what was downloaded is not {source.title} and was deleted: {found.note}")
+    return found
 
 
 def _unpack(archive: Path, ready: Path, places: tuple[str, ...]) -> None:
@@ -271,6 +270,17 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def _tidied(folder: Path) -> Iterator[None]:
+    """No empty folders stay behind; what arrived so far does."""
+    try:
+        yield
+    finally:
+        for empty in (folder, folder.parent):
+            with suppress(OSError):
+                empty.rmdir()
+
+
+@contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time downloads a dataset; a lock of the system's, so none is left behind by a killed one."""
     try:
@@ -283,9 +293,7 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(f"another process is downloading into {folder}: wait until it is done") from error
-        yield
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
+        try:
+            yield
+        finally:
+            (folder / "lock").unlink(missing_ok=True)

@@ -49,13 +49,14 @@ class PairDataset(Protocol):
 class Options:
     """How own images become a stream.
 
-    `class_order` names the classes in order of arrival: a flat list (cut into `classes_per_task`), a list per task, or the path
-    of an order file with one task a line and commas between its classes. `size` is the side of the square images are scaled to,
+    `class_order` names the classes in order of arrival: a flat list (cut into `classes_per_task`) or a list per task; or `order`
+    is the path of a file that says it, one task a line, commas between its classes. `size` is the side of the square images are scaled to,
     0 to leave them as they are. Without test images, `test_fraction` of each class is held out, chosen by `seed`.
     """
 
     classes_per_task: int = 2
     class_order: ClassOrder = None
+    order: str | Path = ""
     size: int | None = DEFAULT_SIZE
     test_fraction: float = 0.2
     seed: int = 0
@@ -72,6 +73,8 @@ class Options:
         for name, choices in (("unreadable", get_args(Unreadable)), ("augment", get_args(Augment))):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(self, name)!r}")
+        if self.order and self.class_order is not None:
+            raise ConfigError("give class_order or the file `order`, not both")
         if not 0 < self.test_fraction < 1:
             raise ConfigError(f"test_fraction must be between 0 and 1, not {self.test_fraction!r}")
 
@@ -271,6 +274,8 @@ def _from_arrays(x: NDArray[Any], y: NDArray[Any], options: Options, name: str) 
         first = "; channels come last: transpose them from (n, c, h, w)" if x.shape[1] in (1, 3) else ""
         raise DataError(f"{name}: images have 1 or 3 channels, these are {x.shape[1:]}{first} (size=0 takes any number)")
     images = checked_images(x, name)
+    if len(images) != len(labels):
+        raise DataError(f"{name}: {len(images)} images but {len(labels)} labels: they must be as many")
     return _Gathered(fit(images, options.side, name) if images.ndim == 4 else images, labels)
 
 
@@ -291,7 +296,7 @@ def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Option
         y_test=None if test is None else test.labels,
         test_fraction=options.test_fraction,
         classes_per_task=options.classes_per_task,
-        class_order=_order(options.class_order, train.labels),
+        class_order=_order(options.order or options.class_order, train.labels),
         class_names=class_names,
         preparation=Preparation(),
         name=name,

@@ -48,10 +48,11 @@ class Request:
         return generator(self.seed, "allocate", self.task, *purpose)
 
 
-def allocate_free(request: Request) -> Subnetwork:
-    """Without reuse: in every hidden layer draw free neurons, then connections among the pairs nobody owns."""
+def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
+    """Without reuse: in every hidden layer draw free neurons (`among` some of them), then connections among the pairs nobody owns."""
     spec, sizes = request.spec, request.sizes
-    free: Neurons = {l: draw_free(request, l, sizes.alloc[l]) for l in range(2, spec.L)}
+    not_among = {} if among is None else {l: _without(request.ledger.free_neurons(l).cpu(), among[l]) for l in among}
+    free: Neurons = {l: draw_free(request, l, sizes.alloc[l], not_among.get(l)) for l in range(2, spec.L)}
     joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
     places: dict[int, Tensor] = {}
     for l in range(1, spec.L):

@@ -15,11 +15,14 @@ def check_capacity(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequenc
     Counted are the neurons that a task fixes for certain: fixed_l without reuse, all of its share of the last hidden layer when output
     weights are orthogonal. A reusing task may fix fewer elsewhere; what it really leaves is known only once it is learned.
     """
+    left: dict[int, list[int]] = {}  # neurons a task can draw at most, by layer and task
     for l in range(2, spec.L):
+        left[l] = []
         free = spec.layer(l).size
         for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
             last_hidden = l == spec.L - 1
             draws_free = (l >= first and first < spec.L - 1) or first == 1
+            left[l].append(min(free, size.alloc[l]))
             if not draws_free:
                 continue
             name = spec.layer(l).name
@@ -37,3 +40,25 @@ def check_capacity(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequenc
                 free -= drawn
             elif first == 1:
                 free -= min(size.fixed[l], drawn)
+    _check_pairs(spec, sizes, first_new, left)
+
+
+def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], left: dict[int, list[int]]) -> None:
+    """Refuse more connections than there are pairs: among the neurons a task without reuse can draw, or in the whole of W_l."""
+    for l in range(1, spec.L):
+        join, owned = spec.connections(l), 0
+        for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
+            if l < first:
+                continue
+            asked = size.connections[l]
+            owned += asked
+            pairs = join.inputs * join.outputs - (owned - asked)
+            if first == 1:
+                below = spec.layer(1).size if l == 1 else left[l][task - 1]
+                above = size.alloc[spec.L] if l == spec.L - 1 else left[l + 1][task - 1]
+                pairs = min(pairs, below * above)
+            if asked > pairs:
+                raise CapacityError(
+                    f"task {task} does not fit: {join.name} ({spec.layer(l).name} to {spec.layer(l + 1).name}) is certain to have at most "
+                    f"{pairs} unowned pairs left, {asked} connections are asked for; lower sparse.density for {join.name} or sparse.alloc"
+                )

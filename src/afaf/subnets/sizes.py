@@ -13,7 +13,7 @@ from math import floor
 from afaf.errors import ConfigError, unknown
 from afaf.network.spec import NetworkSpec
 
-Percentage = dict[str, "float | dict[str, float]"]
+Percentage = dict[str, float | dict[str, float]]
 """Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
 or a table of task ranges: {"1-4": 17, "5-": 10}. The more specific entry wins; a range that misses a task leaves it to the next one."""
 

@@ -20,7 +20,7 @@ from afaf.errors import DataError
 from afaf.streams.sources.source import Pixels, reading
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
-FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 PIXELS_AT_MOST = 50_000_000  # a small file can promise far more; decoded, they would fill the memory
 
 
@@ -41,7 +41,7 @@ def pixels_of(image: Image.Image, size: int | None, name: str) -> Pixels:
         image = ImageOps.exif_transpose(image)
     image = _grey_or_colour(image, name)
     if size is not None and image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BICUBIC, box=_middle(*image.size))
+        image = _scaled(image, size)
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -57,14 +57,16 @@ def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
     for i in range(n):
         for c in range(channels):
             plane = Image.fromarray(np.ascontiguousarray(images[i, :, :, c]))
-            fitted[i, :, :, c] = np.asarray(plane.resize((size, size), Image.Resampling.BICUBIC, box=_middle(width, height)))
+            fitted[i, :, :, c] = np.asarray(_scaled(plane, size))
     return fitted
 
 
-def _middle(width: int, height: int) -> tuple[float, float, float, float]:
+def _scaled(image: Image.Image, size: int) -> Image.Image:
+    """The middle square, cut out first so that nothing beside it bleeds in."""
+    width, height = image.size
     side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+    left, top = (width - side) // 2, (height - side) // 2
+    return image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BICUBIC)
 
 
 def _grey_or_colour(image: Image.Image, name: str) -> Image.Image:

@@ -1,0 +1,72 @@
+"""Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
+
+from afaf.engine.eager import EagerEngine, EpochReport
+from afaf.learning.feed import Feed, Moment
+from afaf.learning.learner import Learner
+from afaf.learning.losses import LossOver, cross_entropy_over, outputs_in_loss, total
+from afaf.learning.plan import LearningPlan, Loss, Step
+from afaf.learning.settings import LearnSettings, Settings, SparseSettings
+from afaf.methods.afaf import AFAF, AFAFOptions
+from afaf.methods.base import Footprint, Lesson, Method, Predictor, rows_of
+from afaf.methods.dense import DenseMethod, DenseOptions
+from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.network.forward import Norm, Parameters
+from afaf.network.ledger import Allocation, ClassAllocation, Ledger
+from afaf.network.net import Network
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.zoo import NETWORKS
+from afaf.runs.results import Results
+from afaf.runs.runner import Listener
+from afaf.streams.tasks import Outline, Preparation, Split, Stream, Task
+from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
+from afaf.subnets.rewire import Importance
+
+__all__ = [
+    "AFAF",
+    "NETWORKS",
+    "AFAFOptions",
+    "Allocation",
+    "ClassAllocation",
+    "DenseMethod",
+    "DenseOptions",
+    "EagerEngine",
+    "EpochReport",
+    "Feed",
+    "Footprint",
+    "Importance",
+    "Layer",
+    "LearnSettings",
+    "Learner",
+    "LearningPlan",
+    "Ledger",
+    "Lesson",
+    "Listener",
+    "Loss",
+    "LossOver",
+    "Method",
+    "Moment",
+    "Network",
+    "NetworkSpec",
+    "Norm",
+    "Outline",
+    "Parameters",
+    "Predictor",
+    "Preparation",
+    "Request",
+    "Results",
+    "Settings",
+    "SpaceNet",
+    "SpaceNetOptions",
+    "SparseSettings",
+    "Split",
+    "Step",
+    "Stream",
+    "Subnetwork",
+    "Task",
+    "allocate_free",
+    "allocate_reusing",
+    "cross_entropy_over",
+    "outputs_in_loss",
+    "rows_of",
+    "total",
+]
