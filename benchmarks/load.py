@@ -40,7 +40,8 @@ def main() -> None:
     rows = [summary(name, [in_a_process(name, folder) for _ in range(arguments.repeat + 1)][1:]) for name in arguments.streams]
     Console().print(as_table(rows))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"machine": machine(), "repeat": arguments.repeat, "rows": rows}, indent=2) + "\n", "utf-8")
+    measured = {"commit": commit(), "machine": machine(), "repeat": arguments.repeat, "rows": rows}
+    arguments.out.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
 
 
 def in_a_process(stream: str, folder: Path) -> dict[str, Any]:
@@ -101,6 +102,12 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
             ("met" if met else "missed") if cifar10 else "",
         )
     return table
+
+
+def commit() -> str | None:
+    """Which version was measured, if this is a checkout."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    return found.stdout.strip() or None
 
 
 def machine() -> dict[str, Any]:

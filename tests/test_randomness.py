@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afaf.randomness import bits_at, generator, integers_at, key, mix, uniform_at
+from afaf.randomness import bits_at, generator, integers_at, keep_at, key, mix, uniform_at
 
 keys = st.tuples(st.integers(0, 2**31), st.sampled_from(["order", "crop", "weights"]), st.integers(0, 50))
 
@@ -58,3 +58,18 @@ def test_different_keys_give_different_draws(a: tuple[int, str, int], b: tuple[i
 def test_integers_stay_below_their_bound_and_reach_all() -> None:
     drawn = integers_at(key(0, "crop"), 9, torch.arange(5000))
     assert sorted(set(drawn.tolist())) == list(range(9))
+
+
+@given(keys, st.integers(1, 5), st.sampled_from([0.0, 0.2, 0.5, 0.9]))
+def test_a_neurons_dropout_does_not_depend_on_its_neighbours(parts: tuple[int, str, int], positions: int, rate: float) -> None:
+    samples, neurons = torch.arange(40), torch.arange(30)
+    whole = keep_at(key(*parts), rate, samples, neurons, positions)
+    some, few = torch.tensor([3, 4, 17, 29]), torch.tensor([39, 0, 12])
+    assert torch.equal(keep_at(key(*parts), rate, few, some, positions), whole[few][:, some])
+    assert abs(float(whole.float().mean()) - (1 - rate)) < 0.08
+
+
+def test_drawing_changes_no_argument() -> None:
+    places = torch.arange(9, dtype=torch.int32)
+    bits_at(key(0, "x"), places, places)
+    assert places.tolist() == list(range(9))

@@ -1,6 +1,7 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
-from afaf.engine.eager import EagerEngine, EpochReport
+from afaf.engine.eager import EagerEngine
+from afaf.engine.report import EpochReport
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.losses import LossOver, cross_entropy_over, outputs_in_loss, total

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 Key = tuple[int, int]  # two signed 32-bit halves
+GOLDEN = 0x9E3779B9 - (1 << 32)  # 2**32 over the golden ratio: spreads consecutive indices
+CACHED = 1 << 16  # places drawn at once on a CPU, so that they stay in its cache
 
 
 def _digest(parts: tuple[object, ...]) -> bytes:
@@ -33,22 +35,25 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 
 def _shift_right(x: Tensor, by: int) -> Tensor:
-    return (x >> by) & ((1 << (32 - by)) - 1)  # logical, though the integers are signed
+    return (x >> by).bitwise_and_((1 << (32 - by)) - 1)  # logical, though the integers are signed
 
 
 def mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers in which every input bit moves every output bit (Wellons' lowbias32)."""
-    x = (x ^ _shift_right(x, 16)) * 0x7FEB352D
-    x = (x ^ _shift_right(x, 15)) * (0x846CA68B - (1 << 32))
-    return x ^ _shift_right(x, 16)
+    """A bijection of 32-bit integers in which every input bit moves every output bit (Wellons' lowbias32). Changes x in place."""
+    x ^= _shift_right(x, 16)
+    x *= 0x7FEB352D
+    x ^= _shift_right(x, 15)
+    x *= 0x846CA68B - (1 << 32)
+    x ^= _shift_right(x, 16)
+    return x
 
 
 def bits_at(key: Key, *indices: Tensor) -> Tensor:
-    """32 random bits for each place, as int32. A place is named by one or more int32 indices that broadcast together."""
-    x = mix(indices[0].to(torch.int32) ^ key[0])
+    """32 random bits for each place, as int32. A place is named by one or more integer indices that broadcast together."""
+    x = mix(mix(indices[0].to(torch.int32) ^ key[0]) ^ key[1])
     for index in indices[1:]:
-        x = mix(x + index.to(torch.int32))
-    return mix(x ^ key[1])
+        x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor, not sum: two rows of places never share a run of numbers
+    return x
 
 
 def uniform_at(key: Key, *indices: Tensor) -> Tensor:
@@ -59,3 +64,16 @@ def uniform_at(key: Key, *indices: Tensor) -> Tensor:
 def integers_at(key: Key, below: int, *indices: Tensor) -> Tensor:
     """An integer in 0..below-1 for each place (`below` small against 2**24)."""
     return (uniform_at(key, *indices) * below).to(torch.int64)
+
+
+def keep_at(key: Key, rate: float, samples: Tensor, neurons: Tensor, positions: int) -> Tensor:
+    """Dropout: for each (sample, neuron, position) whether it is kept, with probability 1 - rate (to 16 bits).
+
+    Two positions of a neuron share 32 random bits, so a neuron's decisions do not depend on which other neurons are there.
+    """
+    words = (positions + 1) // 2
+    places = (neurons.to(torch.int32)[:, None] * words + torch.arange(words, dtype=torch.int32, device=neurons.device)).reshape(1, -1)
+    limit = round(rate * 65536) - 32768
+    step = max(1, CACHED // places.shape[1]) if samples.device.type == "cpu" else max(1, len(samples))
+    kept = [bits_at(key, part[:, None], places).view(torch.int16) >= limit for part in samples.split(step)]
+    return torch.cat(kept).reshape(len(samples), len(neurons), 2 * words)[:, :, :positions]

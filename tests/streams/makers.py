@@ -8,6 +8,7 @@ import struct
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,8 @@ def tar_gz(path: Path, members: Mapping[str, bytes], special: Sequence[tarfile.T
             tar.addfile(info)
 
 
-def letters(per_letter: int, seed: int = 0) -> dict[str, bytes]:
+@cache
+def letters(per_letter: int, seed: int = 0) -> Mapping[str, bytes]:
     """Members of a notMNIST archive."""
     images = pixels(10 * per_letter, 28, 28, seed=seed)
     return {f"notMNIST_small/{'ABCDEFGHIJ'[i % 10]}/{i:04d}.png": png(image) for i, image in enumerate(images)}

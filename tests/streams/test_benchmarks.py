@@ -176,3 +176,6 @@ def test_streams_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         open_stream("not_a_stream")
     with pytest.raises(ConfigError, match="did you mean 'made_elsewhere'"):
         open_stream("made_elsewher")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: globals()["no such function"])
+    with pytest.raises(ConfigError, match="cannot be loaded from"):
+        open_stream("not_a_stream")

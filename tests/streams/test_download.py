@@ -210,6 +210,29 @@ def test_far_more_than_the_published_file_is_refused(server: Server, tmp_path: P
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.parametrize("md5", [True, False])
+def test_endless_answers_are_cut_off_and_deleted(server: Server, tmp_path: Path, md5: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_agreed_start", lambda response, asked: (0, None))  # as if the server named no length
+    small = replace(remote(server, md5=md5), size=100_000)
+    with pytest.raises(DataError, match="sends more than the published file has"):
+        download(small, tmp_path / "target")
+    assert nothing_left(tmp_path)
+
+
+def test_a_page_instead_of_the_file_does_not_spoil_what_arrived(server: Server, tmp_path: Path) -> None:
+    server.break_after = [400_000, 0, 0, 0]
+    with pytest.raises(DataError):
+        download(remote(server), tmp_path / "target")
+    server.files["/file"], server.ranges = b"<html>please log in</html>", False
+    with pytest.raises(DataError, match="offers 26 bytes"):
+        download(remote(server), tmp_path / "target")
+    server.files["/file"], server.ranges = CONTENT, True
+    server.asked.clear()
+    download(remote(server), tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == CONTENT
+    assert server.asked == [("/file", "bytes=400000-")]
+
+
 def test_no_server_at_all_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE", 0.0)
     with pytest.raises(DataError, match=r"could not download x:\n  http://127.0.0.1:9/x: .*\n.*AFAF_MIRROR"):
@@ -328,6 +351,15 @@ def test_hostile_archives_write_nothing_outside(info: tarfile.TarInfo, cifar: So
     with pytest.raises(DataError, match="do not trust this archive"):
         get(source, data)
     assert [path for path in set(tmp_path.rglob("*")) - before if not path.is_dir()] == []
+
+
+def test_only_the_datasets_own_files_are_unpacked(cifar: Source, server: Server, tmp_path: Path) -> None:
+    archive = tmp_path / "more.tar.gz"
+    own = {f"cifar-10-batches-bin/{path.name}": path.read_bytes() for path in (tmp_path / "made/cifar-10-batches-bin").iterdir()}
+    makers.tar_gz(archive, {"mnist/surprise": b"x", **own, "readme.txt": b"x", ".": b"x"})
+    data = tmp_path / "data"
+    get(published_cifar(server, tmp_path / "made", archive.read_bytes()), data)
+    assert files(data) == sorted(own)
 
 
 def test_an_archive_put_there_by_hand_is_used(cifar: Source, server: Server, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from afaf.errors import DataError
-from afaf.streams.download import _unpack
+from afaf.streams.download import _unpack, _writing
 from afaf.streams.own import read_order
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
@@ -146,7 +146,8 @@ def read_letters(path: Path) -> None:
 
 
 def unpack(path: Path) -> None:
-    _unpack(path, path.with_name("ready"), ("cifar-10-batches-bin",))
+    with _writing(path.parent):
+        _unpack(path, path.with_name("ready"), ("cifar-10-batches-bin",))
 
 
 CASES: dict[str, tuple[st.SearchStrategy[bytes], Callable[[Path], object]]] = {

@@ -95,7 +95,7 @@ def check_command(
 def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, **options: Any) -> Path:
     """Prints a stream's tasks, with class names and counts, and saves a contact sheet; returns where."""
     console = Console()
-    with console.status(f"Reading {name} ..."):
+    with console.status(f"Reading {escape(name)} ..."):
         stream = open_stream(name, data=data, **options)
     about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""
     _say(console, f"{escape(stream.name)}{about}")

@@ -20,8 +20,10 @@ def demonstrate(console: Console, display_console: Console, out: Path | None, de
     """Run both methods, print what they remember, and say where the pictures are."""
     folder = out or next(place for n in itertools.count(1) if not (place := Path("runs") / f"demo-{n}").exists())
     console.print(
-        "Handwritten digits arrive in five tasks: {0, 1}, then {2, 3}, ... {8, 9}. After each, its images are gone.\n"
-        "One network must tell all ten digits apart in the end, with no hint which task an image is from.\n"
+        "Handwritten digits arrive in five tasks: {0, 1}, then {2, 3}, ... {8, 9}.\n"
+        "After each task its images are gone. In the end one network must tell all\n"
+        "ten digits apart, with no hint which task an image is from.\n",
+        highlight=False,
     )
     results: dict[str, Results] = {}
     with ProgressDisplay(display_console) as display:
@@ -31,9 +33,10 @@ def demonstrate(console: Console, display_console: Console, out: Path | None, de
     tuned, plain = results["afaf"].acc, results["finetune"].acc
     if tuned is not None and plain:
         console.print(
-            f"\nFine-tuning remembers the last task only. AFAF is right on {tuned:.1f} % of all ten digits,\n"
-            f"{tuned / plain:.1f} times as many, "
-            f"with {results['afaf'].params:,} of the network's {results['afaf'].dense_params:,} weights; chance is 10 %.\n"
+            f"\nFine-tuning remembers the last task only. AFAF is right on {tuned:.1f} % of all\n"
+            f"digits, {tuned / plain:.1f} times as many, with {results['afaf'].params:,} of the network's\n"
+            f"{results['afaf'].dense_params:,} weights. Chance is 10 %.\n",
+            highlight=False,
         )
     console.print(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}", soft_wrap=True, highlight=False)
     console.print(f"accuracy on each task over time:              {folder / 'afaf' / 'r-matrix.png'}", soft_wrap=True, highlight=False)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from afaf.cli.data import data_app
 from afaf.cli.errors import for_people
 from afaf.errors import ConfigError
 from afaf.version import __version__
@@ -20,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 console = Console()
 stderr = Console(stderr=True)
 

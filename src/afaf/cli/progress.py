@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from afaf.engine.eager import EpochReport
+from afaf.engine.report import EpochReport
 from afaf.runs.runner import Listener
 from afaf.streams.tasks import Outline
 

@@ -46,10 +46,12 @@ class LearningPlan:
     norm_moves: bool = True  # batch statistics in training, running ones keep moving
     passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     silenced: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
+    logits_only: bool = False  # the loss looks at logits and labels alone: an engine may compute with a part of the network
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last
     clip: float | None = None  # largest norm of the whole gradient
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
+    if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers
 
     def check(self, learner: Learner) -> None:
         """A plan that an engine could only misread is the method's mistake, and named."""

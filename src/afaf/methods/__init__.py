@@ -12,8 +12,14 @@ from afaf.methods.base import Method
 BUILT_IN = {
     "afaf": "afaf.methods.afaf:AFAF",
     "spacenet": "afaf.methods.spacenet:SpaceNet",
+    "packnet": "afaf.methods.packnet:PackNet",
+    "ewc": "afaf.methods.ewc:EWC",
+    "mas": "afaf.methods.mas:MAS",
+    "lwf": "afaf.methods.lwf:LwF",
     "finetune": "afaf.methods.finetune:Finetune",
     "joint": "afaf.methods.joint:Joint",
+    "isolated": "afaf.methods.isolated:Isolated",
+    "ridge": "afaf.methods.ridge:Ridge",
 }
 
 

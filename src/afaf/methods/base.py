@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -38,6 +38,22 @@ class Footprint:
     live: dict[int, int]  # weights a forward pass uses
     moving: dict[int, int]  # weights that learn
     owned: dict[int, int]  # weights owned afterwards
+    extra_flops: int = 0  # besides the network's own: a teacher's answers, an estimate of importance, a head in closed form
+    extra_params: int = 0  # weights outside the network that the model answers with afterwards
+
+    @property
+    def params(self) -> int:
+        return sum(self.owned.values()) + self.extra_params
+
+
+@dataclass(frozen=True)
+class Actions:
+    """How a method alters the network when a task arrives (the paper's Table 1, in words)."""
+
+    adds: str
+    updates: str
+    fixes: str
+    reuses: str
 
 
 Predictor = Callable[[Tensor], Tensor]  # images -> logits of all output rows
@@ -54,7 +70,10 @@ class Method(Generic[O]):
     name: ClassVar[str]
     summary: ClassVar[str]
     Options: ClassVar[type[Any]]
+    actions: ClassVar[Actions | None] = None
     phases: ClassVar[int] = 1
+    tradeoff: ClassVar[str | None] = None  # the option that buys stability with plasticity: what `afaf tune` chooses
+    tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 
     def __init__(self, options: O, settings: Settings):
         self.options = options
@@ -89,9 +108,21 @@ class Method(Generic[O]):
         """What learning the stream will use, lesson by lesson and phase by phase; a method that freezes or prunes says so here."""
         raise ConfigError(f"method '{self.name}' does not say what it will use: it has no footprints, so its costs are unknown")
 
-    def paper_flops(self, dense_flops: float, params_ratio: float) -> float:
-        """The paper's estimate for the whole sequence: (1 - s) f_D, with s the final sparsity."""
-        return dense_flops * params_ratio
+    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
+        """What is kept between tasks besides the weights, in bytes, after the last task: Fisher, old model, Gram, masks."""
+        return {}
+
+    def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
+        """Multiplications and additions of one answer, after the last task."""
+        return forward_work(spec, self.footprints(spec, outline)[-1].owned)
+
+    def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:
+        """The paper's estimate for the whole sequence: (1 - s) f_D, with s the final sparsity. None where it has no formula."""
+        return dense_flops * footprints[-1].params / dense_params
+
+    def paper_flops_by_task(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:
+        """The same with each task charged its own samples only; it differs where the printed formula charges every task for all."""
+        return self.paper_flops(dense_flops, dense_params, footprints)
 
     # Pieces that methods share.
 
@@ -105,6 +136,17 @@ class Method(Generic[O]):
 
 def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:
     return sum(outline.train_counts[task - 1] for task in tasks)
+
+
+def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
+    """Multiplications and additions of a forward pass for one image, where `live` counts the weights of W_l."""
+    return sum(2 * spec.connections(l).positions * count for l, count in live.items())
+
+
+def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
+    """What the ledger takes: for every connection (or weight) its owner, for every neuron who fixed it."""
+    places = sum(join.weights if unit == "weight" else join.inputs * join.outputs for join in spec.joins)
+    return {"owners": 2 * places, "fixed neurons": 2 * sum(layer.size for layer in spec.layers)}
 
 
 def rows_of(learner: Learner, classes: tuple[int, ...]) -> Tensor:

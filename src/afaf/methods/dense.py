@@ -19,6 +19,7 @@ from afaf.streams.tasks import Outline
 class DenseOptions:
     loss_over: LossOver = "seen"  # task: old output rows stay untouched; seen: all classes so far; all: reserved rows too
     norm_moves: bool = True
+    clip: float | None = None  # largest norm of the whole gradient
 
 
 D = TypeVar("D", bound=DenseOptions)
@@ -51,6 +52,7 @@ class DenseMethod(Method[D]):
             biases=biases,
             norms=norms if self.options.norm_moves else {},
             norm_moves=self.options.norm_moves,
+            clip=self.options.clip,
         )
 
     def _moving_classes(self, learner: Learner, lesson: Lesson) -> tuple[int, ...]:

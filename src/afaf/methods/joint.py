@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from afaf.methods.base import Actions
 from afaf.methods.dense import DenseMethod, DenseOptions
 
 
@@ -9,6 +10,7 @@ class Joint(DenseMethod[DenseOptions]):
     name = "joint"
     summary = "trains all weights on all tasks together (upper bound; not a continual learner)"
     Options = DenseOptions
+    actions = Actions("dense", "all weights", "nothing", "-")
 
     def lessons(self, n_tasks: int) -> list[tuple[int, ...]]:
         return [tuple(range(1, n_tasks + 1))]

@@ -100,6 +100,7 @@ class SpaceNet(Method[S]):
             norm_moves=norm_moves,
             passes=unfixed if options.block_gradient else {},
             silenced=~rows_of(learner, lesson.classes),
+            logits_only=True,
             importance=True,
             rewire=self._rewire,
         )

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.spec import NetworkSpec
-from afaf.randomness import Key, uniform_at
+from afaf.network.spec import NetworkSpec, Operation
+from afaf.randomness import Key, keep_at
 
 Observer = Callable[[int, Tensor], None]  # (neuron layer, its activation after ReLU)
 
@@ -29,6 +29,9 @@ class Norm:
 
     def clone(self) -> Norm:
         return Norm(self.gain.clone(), self.shift.clone(), self.mean.clone(), self.var.clone())
+
+    def part(self, neurons: Tensor) -> Norm:
+        return Norm(self.gain[neurons], self.shift[neurons], self.mean[neurons], self.var[neurons])
 
     def tensors(self) -> dict[str, Tensor]:
         return {"gain": self.gain, "shift": self.shift, "mean": self.mean, "var": self.var}
@@ -81,12 +84,11 @@ class Training(Mode):
             return h
         positions = h[0, 0].numel()
         neurons = self.neurons.get(layer, torch.arange(h.shape[1], dtype=torch.int32, device=h.device))
-        places = neurons.to(torch.int32)[:, None] * positions + torch.arange(positions, dtype=torch.int32, device=h.device)
-        drawn = uniform_at(self.keys[layer], self.samples[:, None], places.reshape(1, -1))
-        return h * ((drawn >= self.rate).to(h.dtype) / (1 - self.rate)).reshape(h.shape)
+        kept = keep_at(self.keys[layer], self.rate, self.samples, neurons, positions)
+        return h * kept.to(h.dtype).mul_(1 / (1 - self.rate)).reshape(h.shape)
 
     def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
-        if not self.norm_moves:
+        if not self.norm_moves or h.numel() == h.shape[1]:  # one value a neuron has no spread: a last batch of a single image
             return super().norm(layer, h, norm)
         return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=True)
 
@@ -100,26 +102,39 @@ def forward(
     observe: Observer | None = None,
     first: int = 1,
     last: int | None = None,
+    last_operations: tuple[Operation, ...] | None = None,
 ) -> Tensor:
-    """Carry x through W_first..W_last (all of them by default). Each entry leaves a layer as its operations end: the logits at the top."""
+    """Carry x through W_first..W_last (all of them by default): the logits, or the last layer once its operations are done.
+
+    Sizes are read off the tensors, so that a part of the network may be given; `last_operations` may leave out the last layer's last ones.
+    """
     h = x
-    for l in range(first, (last or spec.L - 1) + 1):
+    last = last or spec.L - 1
+    for l in range(first, last + 1):
         join = spec.connections(l)
         weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
         if join.kind == "conv":
             z = F.conv2d(h, weight.reshape(*weight.shape[:2], join.kernel, join.kernel), bias)
         else:
             z = F.linear(h.flatten(1), weight.flatten(1), bias)
-        h = mode.cut(l + 1, z)
-        for operation in join.then:
-            if operation == "relu":
-                h = F.relu(h)
-                if observe is not None:
-                    observe(l + 1, h)
-            elif operation == "pool":
-                h = F.max_pool2d(h, 2)
-            elif operation == "dropout":
-                h = mode.dropout(l + 1, h)
-            else:
-                h = mode.norm(l + 1, h, parameters.norms[l + 1])
+        operations = last_operations if l == last and last_operations is not None else join.then
+        h = operate(operations, l + 1, mode.cut(l + 1, z), mode, parameters.norms, observe)
+    return h
+
+
+def operate(
+    operations: tuple[Operation, ...], layer: int, h: Tensor, mode: Mode, norms: dict[int, Norm], observe: Observer | None = None
+) -> Tensor:
+    """What follows the weights into a neuron layer, in order."""
+    for operation in operations:
+        if operation == "relu":
+            h = F.relu(h)
+            if observe is not None:
+                observe(layer, h)
+        elif operation == "pool":
+            h = F.max_pool2d(h, 2)
+        elif operation == "dropout":
+            h = mode.dropout(layer, h)
+        else:
+            h = mode.norm(layer, h, norms[layer])
     return h

@@ -31,9 +31,10 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     ledger, spec = model.learner.ledger, model.learner.network.spec
     tasks = sorted(model.learner.classes_of)
     orders = {l: _by_first_task(ledger, l, spec.L) for l in range(1, spec.L + 1)}
-    figure = _figure(2.3 * (spec.L - 1) + 0.6, 5.6)
+    width = 2.3 * (spec.L - 1) + 1.2
+    figure = _figure(width, 5.6)
     grid = figure.add_gridspec(
-        2, spec.L - 1, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.06, right=0.98, top=0.86, bottom=0.13
+        2, spec.L - 1, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
     )
     for l in range(1, spec.L):
         owner = ledger.owner(l).amax(2).cpu().numpy()
@@ -154,7 +155,7 @@ def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int
         axes.text(101, row, f"{int((fixed > 0).sum())} of {len(fixed)} fixed", va="center", fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlim(0, 112)
+    axes.set_xlim(0, 100)
     axes.set_xticks(range(0, 101, 20), [f"{p} %" for p in range(0, 101, 20)], fontsize=7)
     axes.set_title("neurons fixed by each task", fontsize=8)
     for side in ("top", "right"):

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from afaf.errors import ConfigError, unknown
+from afaf.engine import EngineName
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.network.zoo import DropoutAt, Norm
@@ -52,6 +53,7 @@ class NetworkSettings:
 class RunSettings:
     validation: float = 0.0  # fraction of each task's training images set aside; seeded, stratified
     evaluate_on: Literal["test", "validation"] = "test"
+    engine: EngineName = "auto"  # eager: the reference, on the whole network; compact: on the part that matters; auto: the fastest
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from afaf.engine.eager import EagerEngine, EpochReport
+from afaf.engine import find_engine
+from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.evaluation.costs import Costs, predict_costs
 from afaf.evaluation.predict import TaskScore, score_task
@@ -164,7 +165,7 @@ class Run:
         self.folder, self.listener = folder, listener
         rows = outline_rows(setup, stream.outline)
         self.learner = Learner.fresh(Network(setup.spec.with_classes(rows), seed, device), self.method.unit)
-        self.engine = EagerEngine()
+        self.engine = find_engine(self.config.run.engine)
         self.warnings: list[str] = []
         self.last_epoch: EpochReport | None = None
         self.seconds_learning = 0.0

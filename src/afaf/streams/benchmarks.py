@@ -171,7 +171,11 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def _from_plugin(plugin: EntryPoint, data: Path | None, options: dict[str, Any]) -> Stream:
-    stream = plugin.load()(data, **options)
+    try:
+        make = plugin.load()
+    except Exception as error:  # another package's code
+        raise ConfigError(f"stream '{plugin.name}' cannot be loaded from {plugin.value} ({error}): mend or remove that package") from error
+    stream = make(data, **options)
     if not isinstance(stream, Stream):
         raise DataError(f"stream '{plugin.name}' ({plugin.value}) returned {type(stream).__name__}, not a Stream: mend it there")
     return stream

@@ -74,7 +74,7 @@ def _make_ready(source: Source, incoming: Path, ready: Path) -> Inspection:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(archive, target)
     found = inspect(source, ready)
-    if not found.usable:
+    if found.state not in ("verified", "counted"):
         raise DataError(f"what was downloaded is not {source.title} and was deleted: {found.note}")
     return found
 
@@ -83,7 +83,7 @@ def _unpack(archive: Path, ready: Path, places: tuple[str, ...]) -> None:
     """The members below the source's own folder; the others are left out."""
     for member, tar in plain_members(archive, LIMITS):
         name = PurePosixPath(member.name)
-        if name.parts[0] not in places:
+        if not name.parts or name.parts[0] not in places:
             continue
         target = ready.joinpath(*name.parts)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -123,13 +123,16 @@ def addresses(remote: Remote) -> list[str]:
 
 def _download_from(url: str, remote: Remote, target: Path, progress: Progress) -> None:
     """From one address, going on after each break as long as bytes keep coming; then the checksum decides."""
-    arriving = _Arriving(target, url, remote)
+    arriving = _Arriving(target, url)
     stalled = breaks = 0
     while True:
         before = arriving.size
         try:
             _fetch(url, arriving, remote, progress)
             break
+        except _TooMuch:
+            arriving.discard()
+            raise
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise
@@ -146,13 +149,16 @@ def _download_from(url: str, remote: Remote, target: Path, progress: Progress) -
     arriving.discard()
 
 
+class _TooMuch(DataError):
+    """More bytes than the published file has."""
+
+
 @dataclass
 class _Arriving:
     """The part of a file that has arrived, and which version of it the server said it was."""
 
     target: Path
     url: str
-    remote: Remote
 
     @property
     def path(self) -> Path:
@@ -203,8 +209,8 @@ def _fetch(url: str, arriving: _Arriving, remote: Remote, progress: Progress) ->
         raise
     with response:
         start, total = _agreed_start(response, start)
-        at_most = 2 * remote.size + BLOCK
-        if total is not None and total > at_most:
+        at_most = remote.size if remote.md5 is not None else 2 * remote.size  # without a checksum the size is no promise
+        if total is not None and (total > at_most or (remote.md5 is not None and total < at_most)):
             raise DataError(f"the server offers {total} bytes, but the published file has {remote.size}: another file")
         arriving.starts(_version(response.headers))
         with arriving.path.open("r+b" if start else "wb") as out:
@@ -241,7 +247,7 @@ def _copy(response: Any, out: Any, done: int, total: int | None, at_most: int, r
     while block := response.read(BLOCK):
         done += len(block)
         if done > at_most:
-            raise DataError("the server sends far more than the published file has: another file")
+            raise _TooMuch("the server sends more than the published file has: another file, deleted")
         out.write(block)
         report(done)
     if total is not None and done < total:

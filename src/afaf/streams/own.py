@@ -12,6 +12,7 @@ training images: later tasks are not looked at before they arrive.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,8 +51,8 @@ class Options:
     """How own images become a stream.
 
     `class_order` names the classes in order of arrival: a flat list (cut into `classes_per_task`) or a list per task; or `order`
-    is the path of a file that says it, one task a line, commas between its classes. `size` is the side of the square images are scaled to,
-    0 to leave them as they are. Without test images, `test_fraction` of each class is held out, chosen by `seed`.
+    is the path of a file that says it, one task a line, commas between its classes. `size` is the side of the square images are
+    scaled to, 0 to leave them as they are. Without test images, `test_fraction` of each class is held out, chosen by `seed`.
     """
 
     classes_per_task: int = 2
@@ -158,7 +159,8 @@ Item = tuple[str, Read]  # a name for messages, and how to read it
 
 def _files(root: Path, side: int | None) -> list[Item]:
     """The images of every class folder, in the order of their names."""
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    with reading(root):
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
         raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, train/CLASS/")
     items = []
@@ -186,9 +188,9 @@ def _item(dataset: PairDataset, index: int, name: str, side: int | None) -> Read
     def read() -> tuple[NDArray[Any], Hashable]:
         with reading(name, "mend the dataset"):
             item = dataset[index]
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise DataError(f"{name}: a pair (image, label) is expected, not {type(item).__name__}")
-        return _as_array(item[0], name, side), _as_label(item[1], name)
+            if not isinstance(item, (tuple, list)) or len(item) != 2:
+                raise DataError(f"{name}: a pair (image, label) is expected, not {type(item).__name__}")
+            return _as_array(item[0], name, side), _as_label(item[1], name)
 
     return read
 
@@ -196,8 +198,7 @@ def _item(dataset: PairDataset, index: int, name: str, side: int | None) -> Read
 def _as_array(image: Any, name: str, side: int | None) -> NDArray[Any]:
     """An image of any kind as (h, w, c), uint8 or float32, scaled."""
     if isinstance(image, Image.Image):
-        with reading(name):
-            return pixels_of(image, side, name)
+        return pixels_of(image, side, name)
     if isinstance(image, torch.Tensor):
         image = image.detach().cpu()
         image = (image.permute(1, 2, 0) if image.ndim == 3 else image).numpy()
@@ -287,8 +288,9 @@ def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Option
             raise DataError(f"{name}: there are test images of {shortened(strange)}, but no training images: add some or remove them")
         if test.grey != train.grey:
             train, test = train.coloured(), test.coloured()
-    else:
-        _check_enough(name, train.labels)
+    order = _order(options.order or options.class_order, train.labels)
+    if test is None:
+        _check_enough(name, train.labels, order)
     stream = Stream.from_arrays(
         train.images,
         train.labels,
@@ -296,7 +298,7 @@ def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Option
         y_test=None if test is None else test.labels,
         test_fraction=options.test_fraction,
         classes_per_task=options.classes_per_task,
-        class_order=_order(options.order or options.class_order, train.labels),
+        class_order=order,
         class_names=class_names,
         preparation=Preparation(),
         name=name,
@@ -310,11 +312,10 @@ def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Option
     return Stream(name, [replace(task, preparation=preparation) for task in stream], stream.label_map)
 
 
-def _check_enough(name: str, labels: NDArray[Any]) -> None:
-    counts: dict[Hashable, int] = {}
-    for label in labels.tolist():
-        counts[label] = counts.get(label, 0) + 1
-    few = [str(label) for label, count in counts.items() if count < 2]
+def _check_enough(name: str, labels: NDArray[Any], order: Sequence[Any] | None) -> None:
+    counts = Counter(labels.tolist())
+    wanted = counts if order is None else {label for group in order for label in (group if isinstance(group, list) else [group])}
+    few = [str(label) for label, count in counts.items() if count < 2 and label in wanted]
     if few:
         raise DataError(f"{name}: one image only of {shortened(few)}: at least 2 are needed, one of them for the test")
 

@@ -1,0 +1,225 @@
+"""Sparsity that pays: a step computes with the neurons that matter to the task, in small dense tensors.
+
+While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which its outputs
+can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and scattered back after it, so
+that rewiring happens in the ledger's own coordinates. Layers below l_reuse stand still: they are a *trunk* that runs in large batches
+ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
+
+Every number drawn belongs to an image and a neuron, not to a place in a tensor, so the results are those of the eager engine up to the
+order in which floating-point numbers are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from afaf.engine.report import OnEpoch, Tally
+from afaf.engine.step import Workspace, take_step
+from afaf.learning.feed import Feed, Moment
+from afaf.learning.learner import Learner
+from afaf.learning.plan import LearningPlan
+from afaf.network.forward import EVALUATION, Parameters, forward, operate
+from afaf.network.spec import Operation
+from afaf.subnets.rewire import Importance
+
+TRUNK_BATCH = 256
+CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
+CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
+
+
+class CompactEngine:
+    """Carries out learning plans on the part of the network that matters."""
+
+    name = "compact"
+
+    def __init__(self, chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
+        self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
+
+    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+        """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        trunk: Trunk | None = None
+        for epoch in range(first_epoch, plan.epochs):
+            work, kept = gather(learner, plan)
+            if trunk is None or not trunk.serves(work):
+                trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
+            tally = Tally(plan, epoch)
+            moment = Moment(learner.seed, plan.task, plan.phase, epoch)
+            for h, labels, samples in trunk.batches(work, moment):
+                tally.add(*take_step(work, h, labels, samples, moment), labels)
+            report = tally.report()
+            scatter(work, kept, learner, plan)
+            if plan.rewire is not None and epoch < plan.epochs - 1:
+                plan.rewire(learner, epoch)
+            if on_epoch is not None:
+                on_epoch(report)
+
+
+Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
+
+
+def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
+    """The selected neurons of each layer, and the cone of the task's outputs; whole layers where a moving norm needs all of them."""
+    spec, ledger = learner.network.spec, learner.ledger
+    record = ledger.record_of(plan.task)
+    cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
+    if plan.silenced is not None:
+        cone &= ~plan.silenced
+    kept: Kept = {spec.L: torch.nonzero(cone).flatten()}
+    for l in range(spec.L - 1, 0, -1):
+        cone = (ledger.owner(l)[cone] > 0).any(dim=2).any(dim=0)
+        if l == 1 or (plan.norm_moves and l in learner.network.parameters.norms):
+            cone = torch.ones_like(cone)
+        there = cone.clone()
+        if record is not None:
+            there[record.selected(l).to(there.device)] = True
+        if not bool(there.any()):
+            there[0] = True  # a tensor must have something in it; this neuron reaches nothing
+        kept[l] = torch.nonzero(there).flatten()
+    return kept
+
+
+def trunk_top(learner: Learner, plan: LearningPlan) -> int:
+    """The neuron layer at which the part that stands still ends: l_reuse, or 1 (the images) where something below moves."""
+    still = all(l >= plan.first for l in plan.biases) and not (
+        plan.norm_moves and any(layer <= plan.first for layer in learner.network.parameters.norms)
+    )
+    return plan.first if still else 1
+
+
+def gather(learner: Learner, plan: LearningPlan) -> tuple[Workspace, Kept]:
+    """The part of the network that matters, as small dense tensors."""
+    whole = Workspace.whole(learner, plan)
+    if not plan.logits_only:
+        return whole, {}
+    spec, entry = learner.network.spec, trunk_top(learner, plan)
+    kept = neurons_that_matter(learner, plan)
+    weights = [_part(whole.parameters.weights[l - 1], kept, l) for l in range(1, spec.L)]
+    biases = [whole.parameters.biases[l - 1][kept[l + 1]] for l in range(1, spec.L - 1)]
+    norms = {
+        layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer]) for layer, norm in whole.parameters.norms.items()
+    }
+    importance = Importance(
+        [_part(whole.importance.connections[l - 1], kept, l) for l in range(1, spec.L)],
+        [whole.importance.neurons[l - 1][kept[l]] for l in range(1, spec.L + 1)],
+    )
+    part = replace(
+        whole,
+        parameters=Parameters(weights, [*biases, whole.parameters.biases[-1]], norms),
+        importance=importance,
+        moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
+        biases={l: mask if l == spec.L - 1 else mask[kept[l + 1]] for l, mask in plan.biases.items()},
+        passes={l: mask[kept[l]] for l, mask in plan.passes.items()},
+        entry=entry,
+        neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
+        rows=kept[spec.L],
+    )
+    return part, kept
+
+
+def scatter(work: Workspace, kept: Kept, learner: Learner, plan: LearningPlan) -> None:
+    """Put back what can have changed: weights and importances from l_reuse on, biases that move. Norms that move were never gathered."""
+    if not kept:
+        return
+    network, importance = learner.network, learner.importance
+    for l in work.moving:
+        rows, columns = kept[l + 1][:, None], kept[l][None, :]
+        network.parameters.weights[l - 1][rows, columns] = work.parameters.weights[l - 1]
+        importance.connections[l - 1][rows, columns] = work.importance.connections[l - 1]
+        importance.neurons[l - 1][kept[l]] = work.importance.neurons[l - 1]
+    for l in work.biases:
+        if l < network.spec.L - 1:
+            network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+
+
+def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
+    """Of something shaped (outputs, inputs, ...) along W_l, the part among the neurons that are kept."""
+    rows, columns = kept[l + 1], kept[l]
+    part = tensor if len(rows) == tensor.shape[0] else tensor.index_select(0, rows)
+    part = part if len(columns) == tensor.shape[1] else part.index_select(1, columns)
+    return part.clone() if part is tensor else part
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """Features of the whole task, up to the dropout that follows them."""
+
+    features: Tensor
+
+
+class Trunk:
+    """Runs what stands still ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
+
+    def __init__(self, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int):
+        self.feed, self.chunk_bytes = feed, chunk_bytes
+        self.entry = work.entry
+        self.kept = {l: work.neurons.get(l) for l in range(1, work.entry + 1)}
+        self.parameters = Parameters(
+            work.parameters.weights[: work.entry - 1], work.parameters.biases[: work.entry - 1], work.parameters.norms
+        )
+        self.cached: _Cached | None = None
+        if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
+            first = self._lower(work, feed.batch(torch.arange(1, device=feed.device))[0])
+            if first.numel() * first.element_size() * len(feed) <= cache_bytes:
+                everything = torch.arange(len(feed), device=feed.device)
+                self.cached = _Cached(torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(TRUNK_BATCH)]))
+
+    def serves(self, work: Workspace) -> bool:
+        """Whether this trunk is still the one below the gathered part: rewiring may have widened the cone."""
+        if work.entry != self.entry:
+            return False
+        if self.entry == 1:
+            return True
+        return all(_same(self.kept[l], work.neurons.get(l)) for l in range(1, self.entry + 1))
+
+    def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
+        order = self.feed.order(moment)
+        if self.entry == 1:
+            for samples in order.split(work.plan.batch_size):
+                yield *self.feed.batch(samples, moment), samples
+            return
+        for chunk in order.split(self._chunk(work)):
+            features = torch.cat([self._features(work, part, moment) for part in chunk.split(TRUNK_BATCH)])
+            labels = self.feed.labels[chunk]
+            for start in range(0, len(chunk), work.plan.batch_size):
+                steps = slice(start, start + work.plan.batch_size)
+                yield features[steps], labels[steps], chunk[steps]
+
+    def _chunk(self, work: Workspace) -> int:
+        """Images whose features are held at once: whole batches, within the budget."""
+        neurons = work.neurons.get(self.entry)
+        layer = work.spec.layer(self.entry)
+        per_image = (layer.size if neurons is None else len(neurons)) * layer.positions * work.parameters.weights[-1].element_size()
+        return max(1, self.chunk_bytes // (per_image * work.plan.batch_size)) * work.plan.batch_size
+
+    @torch.no_grad()
+    def _features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
+        top = work.spec.connections(self.entry - 1)
+        mode = work.mode(moment, samples)
+        if self.cached is not None:
+            _, upper = _around_dropout(top.then)
+            return operate(upper, self.entry, self.cached.features[samples], mode, self.parameters.norms)
+        return forward(work.spec, self.parameters, self.feed.batch(samples, moment)[0], mode=mode, last=self.entry - 1)
+
+    @torch.no_grad()
+    def _lower(self, work: Workspace, x: Tensor) -> Tensor:
+        """Up to the dropout at the trunk's top, without any."""
+        top = work.spec.connections(self.entry - 1)
+        lower, _ = _around_dropout(top.then)
+        return forward(work.spec, self.parameters, x, mode=EVALUATION, last=self.entry - 1, last_operations=lower)
+
+    def _dropout_only_at_the_top(self, work: Workspace) -> bool:
+        return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))
+
+
+def _around_dropout(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    place = operations.index("dropout") if "dropout" in operations else len(operations)
+    return operations[:place], operations[place:]
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))

@@ -1,0 +1,68 @@
+"""What an engine tells of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.errors import DivergedError
+from afaf.learning.plan import LearningPlan
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What an epoch was like; `loss` and `accuracy` (percent, over the outputs in the loss) are means over its training images."""
+
+    task: int
+    phase: int
+    epoch: int
+    epochs: int
+    loss: float
+    accuracy: float
+
+
+OnEpoch = Callable[[EpochReport], None]
+
+
+class Tally:
+    """Losses and right answers of an epoch, kept on the device until it ends."""
+
+    def __init__(self, plan: LearningPlan, epoch: int):
+        self.plan, self.epoch = plan, epoch
+        self.losses: list[Tensor] = []
+        self.right: list[Tensor] = []
+        self.sizes: list[int] = []
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.losses.append(loss)
+        self.right.append(count_right(logits, labels, self.plan.outputs))
+        self.sizes.append(len(labels))
+
+    def report(self) -> EpochReport:
+        """The epoch's means; a loss that is not a number ends the run, with the step at which it happened."""
+        losses = torch.stack(self.losses)
+        check_finite(losses, self.plan, self.epoch)
+        n = sum(self.sizes)
+        loss = float((losses.double().cpu() * torch.tensor(self.sizes)).sum()) / n
+        return EpochReport(
+            self.plan.task, self.plan.phase, self.epoch, self.plan.epochs, loss, 100 * int(torch.stack(self.right).sum()) / n
+        )
+
+
+def count_right(logits: Tensor, labels: Tensor, outputs: Sequence[int] | None) -> Tensor:
+    """How many images have their highest logit, among the outputs in the loss, at their class."""
+    if outputs is None or len(outputs) == logits.shape[1]:
+        return (logits.argmax(1) == labels).sum()
+    columns = torch.tensor(outputs, device=logits.device)
+    return (columns[logits[:, columns].argmax(1)] == labels).sum()
+
+
+def check_finite(per_step: Tensor, plan: LearningPlan, epoch: int) -> None:
+    bad = torch.nonzero(~torch.isfinite(per_step)).flatten()
+    if len(bad):
+        raise DivergedError(
+            f"the loss is not finite in task {plan.task}, epoch {epoch + 1}, step {int(bad[0]) + 1}: {plan.if_diverging}"
+        )

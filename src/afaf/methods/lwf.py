@@ -1,0 +1,67 @@
+"""Learning without Forgetting (Li and Hoiem, ECCV 2016): while a task is learned, the old outputs shall answer as the old model did.
+
+The loss of a task is cross-entropy over its own outputs + lambda x cross-entropy from softmax(z_old(x) / T) to softmax(z(x) / T), both over
+the outputs of all earlier classes: z_old are the logits of the model as it was before the task (the teacher, which never changes), z those
+of the learner, and x the new task's images. Without the factor T^2 of Hinton et al., as in FACIL, with which the paper ran it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from afaf.errors import ConfigError
+from afaf.learning.learner import Learner
+from afaf.learning.losses import distillation, total
+from afaf.learning.named import as_parameters, everything, find, keep
+from afaf.learning.plan import LearningPlan
+from afaf.methods.base import Actions, Footprint, Lesson, forward_work
+from afaf.methods.regularised import ADVICE, StrengthMethod, StrengthOptions
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+
+
+@dataclass(frozen=True)
+class LwFOptions(StrengthOptions):
+    temperature: float = 2.0
+
+
+class LwF(StrengthMethod[LwFOptions]):
+    name = "lwf"
+    summary = "trains all weights while the old outputs imitate the old model's answers"
+    Options = LwFOptions
+    actions = Actions("dense, with the first task", "all weights", "nothing; changed answers are penalised", "everything")
+    tradeoff_from = 10.0
+
+    def check(self, spec: NetworkSpec, outline: Outline) -> None:
+        super().check(spec, outline)
+        if not self.options.temperature > 0:
+            raise ConfigError(f"method.temperature must be greater than 0, not {self.options.temperature}")
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        teacher = find(learner.memory, "teacher")
+        if not teacher or self.strength == 0:
+            return plan
+        earlier = tuple(sorted(set(learner.seen_classes) - set(lesson.classes)))
+        parameters = as_parameters(teacher)
+        spec = learner.network.spec.with_classes(len(parameters.biases[-1]))
+        plan.loss = total(plan.loss, distillation(self.strength, spec, parameters, earlier, self.options.temperature))
+        plan.if_diverging = ADVICE
+        return plan
+
+    def finish(self, learner: Learner, lesson: Lesson) -> None:
+        keep(learner.memory, "teacher", everything(learner.network.parameters))
+
+    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
+        """From the second task on, the teacher answers for every image too."""
+        first, *later = super().footprints(spec, outline)
+        old = [first, *later]
+        return [first] + [
+            replace(new, extra_flops=forward_work(spec, before.owned) * new.samples * new.epochs)
+            for before, new in zip(old[:-1], later, strict=True)
+        ]
+
+    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
+        floats = sum(join.weights + join.outputs for join in spec.joins)
+        floats += sum(4 * join.outputs for join in spec.joins if "norm" in join.then)
+        return {"old model": 4 * floats}

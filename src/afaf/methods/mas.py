@@ -1,0 +1,40 @@
+"""Memory Aware Synapses (Aljundi et al., ECCV 2018): parameters are held in proportion to how much the output depends on them.
+
+The loss of a task is cross-entropy + lambda/2 sum_i Omega_i (w_i - w*_i)^2, with w* the parameters after the last task. Two estimators of
+Omega, with f(x) the outputs of the seen classes; no labels are needed:
+
+    batch       Omega = 1/N  sum over batches B  |B| | 1/|B| sum over x in B of d ||f(x)|| / dw |
+    per-sample  Omega = 1/N  sum over images x       |                         d ||f(x)|| / dw |
+
+`batch` is FACIL's, at training time's augmentation and batch statistics: the paper's lambda of 1 belongs to it. MAS's own paper takes the
+squared norm ||f(x)||^2 (`method.squared`) and the penalty without the half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.learning.estimators import Measure, output_size
+from afaf.learning.learner import Learner
+from afaf.methods.base import Actions, Lesson
+from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
+
+
+@dataclass(frozen=True)
+class MASOptions(PenaltyOptions):
+    squared: bool = False  # measure the squared norm of the output, as MAS's own paper does
+
+
+class MAS(PenaltyMethod[MASOptions]):
+    name = "mas"
+    summary = "trains all weights, held to their old values in proportion to the output's sensitivity to them"
+    Options = MASOptions
+    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "everything")
+    tradeoff_from = 400.0
+    size = torch.abs
+
+    def measure(self, learner: Learner, lesson: Lesson, columns: Tensor) -> Measure:
+        return output_size(columns, squared=self.options.squared)

@@ -1,0 +1,66 @@
+"""The compact engine computes what the eager one computes."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from afaf.engine.compact import CompactEngine, gather, neurons_that_matter
+from afaf.engine.eager import EagerEngine
+from afaf.learning.learner import Learner
+from afaf.methods.base import Lesson
+from worlds import World, worlds
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def numbers(learner: Learner) -> list[torch.Tensor]:
+    parameters = learner.network.parameters
+    norms = [tensor for norm in parameters.norms.values() for tensor in norm.tensors().values()]
+    return [*parameters.weights, *parameters.biases, *norms, *learner.importance.connections, *learner.importance.neurons]
+
+
+@few
+@given(worlds(), st.sampled_from([1, 1 << 20]), st.sampled_from([0, 1 << 30]))
+def test_compact_equals_eager_over_whole_tasks(world: World, chunk_bytes: int, cache_bytes: int) -> None:
+    """Weights, biases, norms and importances to 1e-9 in double precision, and the same ledger, after every task with drop and grow."""
+    world.dtype = torch.float64
+    seen: list[list[torch.Tensor]] = []
+    ledgers: list[list[torch.Tensor]] = []
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        seen.append([tensor.clone() for tensor in numbers(learner)])
+        ledgers.append([tensor.clone() for tensor in learner.ledger.owners + learner.ledger.fixings])
+
+    for engine in (EagerEngine(), CompactEngine(chunk_bytes, cache_bytes)):
+        world.engine = engine
+        world.learn(after_task=remember)
+    half = len(seen) // 2
+    for eager, compact in zip(seen[:half], seen[half:], strict=True):
+        for a, b in zip(eager, compact, strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+    for eager, compact in zip(ledgers[:half], ledgers[half:], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(eager, compact, strict=True))
+
+
+@few
+@given(worlds(norm=False, unit="connection"))
+def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
+    """Every live connection into a kept neuron of the cone starts from a kept neuron; and something is usually left out."""
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        plan = world.method.plan(learner, lesson, 0)
+        kept = neurons_that_matter(learner, plan)
+        spec = learner.network.spec
+        cone = set(kept[spec.L].tolist())
+        assert cone == set(lesson.classes)
+        for l in range(spec.L - 1, 0, -1):
+            live = learner.ledger.owner(l).amax(2) > 0
+            below = set(torch.nonzero(live[sorted(cone)].any(0)).flatten().tolist())
+            assert below <= set(kept[l].tolist())
+            cone = below
+        work, _ = gather(learner, plan)
+        assert [w.shape[:2] for w in work.parameters.weights] == [(len(kept[l + 1]), len(kept[l])) for l in range(1, spec.L)]
+
+    world.learn(after_start=watch)
