@@ -1,17 +1,22 @@
-"""The engines: how a learning plan is carried out. All give the same results up to the order of floating-point sums."""
+"""The engines: how a learning plan is carried out. All give the same results up to the order and precision of floating-point sums."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
+import torch
+
 from afaf.engine.compact import CompactEngine
 from afaf.engine.eager import EagerEngine
+from afaf.engine.graphed import GraphedEngine, Precision
 from afaf.engine.report import OnEpoch
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 
-EngineName = Literal["auto", "eager", "compact"]
+EngineName = Literal["auto", "eager", "compact", "graphed"]
+
+__all__ = ["CompactEngine", "EagerEngine", "Engine", "EngineName", "GraphedEngine", "Precision", "find_engine"]
 
 
 class Engine(Protocol):
@@ -22,5 +27,10 @@ class Engine(Protocol):
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None: ...
 
 
-def find_engine(name: EngineName) -> Engine:
+def find_engine(name: EngineName, device: torch.device, precision: Precision = "tf32") -> Engine:
+    """The engine of this name; `auto` is graphed on a CUDA device and compact elsewhere."""
+    if name == "auto":
+        name = "graphed" if device.type == "cuda" else "compact"
+    if name == "graphed":
+        return GraphedEngine(precision)
     return EagerEngine() if name == "eager" else CompactEngine()

@@ -1,9 +1,9 @@
 """Sparsity that pays: a step computes with the neurons that matter to the task, in small dense tensors.
 
-While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which its outputs
-can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and scattered back after it, so
-that rewiring happens in the ledger's own coordinates. Layers below l_reuse stand still: they are a *trunk* that runs in large batches
-ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
+While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which these
+and the task's outputs can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and
+scattered back after it, so that rewiring happens in the ledger's own coordinates. Layers below l_reuse stand still: they are a *trunk*
+that runs in batches of its own ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
 
 Every number drawn belongs to an image and a neuron, not to a place in a tensor, so the results are those of the eager engine up to the
 order in which floating-point numbers are added.
@@ -26,7 +26,10 @@ from afaf.network.forward import EVALUATION, Parameters, forward, operate
 from afaf.network.spec import Operation
 from afaf.subnets.rewire import Importance
 
-TRUNK_BATCH = 256
+TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
+TRUNK_BATCH_GPU = 2048
+ROUND_TO = 16  # kernels are fastest when the numbers of neurons are multiples of this
+WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
 CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
 
@@ -49,7 +52,7 @@ class CompactEngine:
             tally = Tally(plan, epoch)
             moment = Moment(learner.seed, plan.task, plan.phase, epoch)
             for h, labels, samples in trunk.batches(work, moment):
-                tally.add(*take_step(work, h, labels, samples, moment), labels)
+                tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
             report = tally.report()
             scatter(work, kept, learner, plan)
             if plan.rewire is not None and epoch < plan.epochs - 1:
@@ -62,24 +65,32 @@ Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gath
 
 
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
-    """The selected neurons of each layer, and the cone of the task's outputs; whole layers where a moving norm needs all of them."""
+    """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
+
+    Connections grow between selected neurons only, so rewiring leaves this as it is.
+    """
     spec, ledger = learner.network.spec, learner.ledger
     record = ledger.record_of(plan.task)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
     if plan.silenced is not None:
         cone &= ~plan.silenced
-    kept: Kept = {spec.L: torch.nonzero(cone).flatten()}
+    kept: Kept = {spec.L: torch.nonzero(cone).flatten()}  # sorted, like all the others
     for l in range(spec.L - 1, 0, -1):
         cone = (ledger.owner(l)[cone] > 0).any(dim=2).any(dim=0)
         if l == 1 or (plan.norm_moves and l in learner.network.parameters.norms):
             cone = torch.ones_like(cone)
-        there = cone.clone()
         if record is not None:
-            there[record.selected(l).to(there.device)] = True
-        if not bool(there.any()):
-            there[0] = True  # a tensor must have something in it; this neuron reaches nothing
-        kept[l] = torch.nonzero(there).flatten()
+            cone[record.selected(l).to(cone.device)] = True
+        kept[l] = rounded_up(cone, ROUND_TO if len(cone) >= WORTH_ROUNDING else 1)
     return kept
+
+
+def rounded_up(there: Tensor, to: int) -> Tensor:
+    """The neurons marked in `there`, sorted, and as many others as make their number a multiple; at least one. The others reach nothing."""
+    count = int(there.sum())
+    wanted = min(len(there), max(1, -(-count // to) * to))
+    order = torch.sort(there.to(torch.int8), descending=True, stable=True).indices  # those that matter first, each kind by index
+    return torch.sort(order[:wanted]).values
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
@@ -156,6 +167,7 @@ class Trunk:
     def __init__(self, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int):
         self.feed, self.chunk_bytes = feed, chunk_bytes
         self.entry = work.entry
+        self.batch_size = TRUNK_BATCH if feed.device.type == "cpu" else TRUNK_BATCH_GPU
         self.kept = {l: work.neurons.get(l) for l in range(1, work.entry + 1)}
         self.parameters = Parameters(
             work.parameters.weights[: work.entry - 1], work.parameters.biases[: work.entry - 1], work.parameters.norms
@@ -165,7 +177,7 @@ class Trunk:
             first = self._lower(work, feed.batch(torch.arange(1, device=feed.device))[0])
             if first.numel() * first.element_size() * len(feed) <= cache_bytes:
                 everything = torch.arange(len(feed), device=feed.device)
-                self.cached = _Cached(torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(TRUNK_BATCH)]))
+                self.cached = _Cached(torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(self.batch_size)]))
 
     def serves(self, work: Workspace) -> bool:
         """Whether this trunk is still the one below the gathered part: rewiring may have widened the cone."""
@@ -177,19 +189,17 @@ class Trunk:
 
     def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
-        order = self.feed.order(moment)
-        if self.entry == 1:
-            for samples in order.split(work.plan.batch_size):
-                yield *self.feed.batch(samples, moment), samples
-            return
-        for chunk in order.split(self._chunk(work)):
-            features = torch.cat([self._features(work, part, moment) for part in chunk.split(TRUNK_BATCH)])
-            labels = self.feed.labels[chunk]
+        for chunk in self.feed.order(moment).split(self.chunk(work)):
+            features = self.features(work, chunk, moment)
             for start in range(0, len(chunk), work.plan.batch_size):
                 steps = slice(start, start + work.plan.batch_size)
-                yield features[steps], labels[steps], chunk[steps]
+                yield features[steps], self.feed.labels[chunk[steps]], chunk[steps]
 
-    def _chunk(self, work: Workspace) -> int:
+    def features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
+        """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
+        return torch.cat([self._features(work, part, moment) for part in samples.split(self.batch_size)])
+
+    def chunk(self, work: Workspace) -> int:
         """Images whose features are held at once: whole batches, within the budget."""
         neurons = work.neurons.get(self.entry)
         layer = work.spec.layer(self.entry)
@@ -198,6 +208,8 @@ class Trunk:
 
     @torch.no_grad()
     def _features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
+        if self.entry == 1:
+            return self.feed.batch(samples, moment)[0]
         top = work.spec.connections(self.entry - 1)
         mode = work.mode(moment, samples)
         if self.cached is not None:

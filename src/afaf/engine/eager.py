@@ -25,7 +25,7 @@ class EagerEngine:
             moment = Moment(learner.seed, plan.task, plan.phase, epoch)
             for samples in feed.order(moment).split(plan.batch_size):
                 x, labels = feed.batch(samples, moment)
-                tally.add(*take_step(work, x, labels, samples, moment), labels)
+                tally.add(*take_step(work, x, labels, work.mode(moment, samples)), labels)
             report = tally.report()
             if plan.rewire is not None and epoch < plan.epochs - 1:
                 plan.rewire(learner, epoch)

@@ -63,6 +63,4 @@ def count_right(logits: Tensor, labels: Tensor, outputs: Sequence[int] | None) -
 def check_finite(per_step: Tensor, plan: LearningPlan, epoch: int) -> None:
     bad = torch.nonzero(~torch.isfinite(per_step)).flatten()
     if len(bad):
-        raise DivergedError(
-            f"the loss is not finite in task {plan.task}, epoch {epoch + 1}, step {int(bad[0]) + 1}: {plan.if_diverging}"
-        )
+        raise DivergedError(f"the loss is not finite in task {plan.task}, epoch {epoch + 1}, step {int(bad[0]) + 1}: {plan.if_diverging}")

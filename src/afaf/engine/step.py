@@ -52,10 +52,10 @@ class Workspace:
         )
 
 
-def take_step(work: Workspace, h: Tensor, labels: Tensor, samples: Tensor, moment: Moment) -> tuple[Tensor, Tensor]:
+def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
     live = _with_gradients(work)
-    logits = forward(work.spec, _silenced(live, work), h, mode=work.mode(moment, samples), first=work.entry)
+    logits = forward(work.spec, _silenced(live, work), h, mode=mode, first=work.entry).to(work.parameters.weights[-1].dtype)
     if work.rows is not None:
         logits = work.parameters.biases[-1].expand(len(h), -1).index_copy(1, work.rows, logits)
     loss = work.plan.loss(Step(h, labels, logits, live))

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from afaf.methods.base import Footprint, Method
+from afaf.methods.base import Footprint, Method, forward_work
 from afaf.network.spec import Connections, NetworkSpec
 from afaf.streams.tasks import Outline
 
 
 @dataclass(frozen=True)
 class Costs:
-    """`params`: weights owned after the last task, biases not counted. FLOPs: of training on the whole stream.
+    """`params`: weights owned after the last task, biases not counted. FLOPs: of training on the whole stream, and of one answer.
 
-    `paper_flops` is the paper's estimate; `counted_flops` counts, phase by phase, only live connections, and backward passes only where
-    something learns.
+    `paper_flops` is the paper's estimate, `paper_flops_by_task` the same with each task charged for its own samples only (they differ for
+    PackNet); None where the paper has no formula. `counted_flops` counts, phase by phase, only live connections, and backward passes only
+    where something learns. `kept` is what stays between tasks besides the weights, in bytes.
     """
 
     stream: str
@@ -24,10 +25,16 @@ class Costs:
     dense_params: int
     params_ratio: float
     dense_flops: float
-    paper_flops: float
-    paper_flops_ratio: float
+    paper_flops: float | None
+    paper_flops_ratio: float | None
+    paper_flops_by_task: float | None
+    paper_flops_by_task_ratio: float | None
     counted_flops: float
     counted_flops_ratio: float
+    inference_flops: int
+    inference_flops_ratio: float
+    kept_bytes: int
+    kept: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,12 +43,30 @@ class Costs:
 def predict_costs(spec: NetworkSpec, outline: Outline, method: Method[Any]) -> Costs:
     """What a method will own and compute on a stream; `spec` has the output rows of the whole stream."""
     footprints = method.footprints(spec, outline)
-    params = sum(footprints[-1].owned.values())
     dense = dense_training_flops(spec, sum(outline.train_counts), method.settings.learn.epochs)
-    ratio = params / spec.dense_params
-    paper = method.paper_flops(dense, ratio)
+    paper = method.paper_flops(dense, spec.dense_params, footprints)
+    by_task = method.paper_flops_by_task(dense, spec.dense_params, footprints)
     counted = float(sum(counted_training_flops(spec, footprint) for footprint in footprints))
-    return Costs(outline.name, method.name, params, spec.dense_params, ratio, dense, paper, paper / dense, counted, counted / dense)
+    inference = method.inference_flops(spec, outline)
+    kept = method.kept(spec, outline)
+    return Costs(
+        stream=outline.name,
+        method=method.name,
+        params=footprints[-1].params,
+        dense_params=spec.dense_params,
+        params_ratio=footprints[-1].params / spec.dense_params,
+        dense_flops=dense,
+        paper_flops=paper,
+        paper_flops_ratio=None if paper is None else paper / dense,
+        paper_flops_by_task=by_task,
+        paper_flops_by_task_ratio=None if by_task is None else by_task / dense,
+        counted_flops=counted,
+        counted_flops_ratio=counted / dense,
+        inference_flops=inference,
+        inference_flops_ratio=inference / forward_work(spec, {l: join.weights for l, join in enumerate(spec.joins, 1)}),
+        kept_bytes=sum(kept.values()),
+        kept=kept,
+    )
 
 
 def forward_flops(join: Connections) -> int:
@@ -57,7 +82,7 @@ def dense_training_flops(spec: NetworkSpec, samples: int, epochs: int) -> float:
 def counted_training_flops(spec: NetworkSpec, footprint: Footprint) -> int:
     """Multiplications and additions over live connections: forward everywhere, gradients of weights where they learn, and gradients
     of neurons only above the first layer in which something learns."""
-    lowest = min(footprint.moving)
+    lowest = min(footprint.moving, default=spec.L)
     per_sample = 0
     for l in range(1, spec.L):
         positions = spec.connections(l).positions
@@ -65,4 +90,4 @@ def counted_training_flops(spec: NetworkSpec, footprint: Footprint) -> int:
         per_sample += 2 * positions * footprint.moving.get(l, 0)
         if l > lowest:
             per_sample += 2 * positions * footprint.live[l]
-    return per_sample * footprint.samples * footprint.epochs
+    return per_sample * footprint.samples * footprint.epochs + footprint.extra_flops

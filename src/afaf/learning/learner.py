@@ -19,7 +19,7 @@ class Learner:
     network: Network
     ledger: Ledger
     importance: Importance
-    memory: dict[str, Tensor] = field(default_factory=dict)  # Fisher, teacher, Gram ...: counted as the method's extra bytes
+    memory: dict[str, Tensor] = field(default_factory=dict)  # Fisher, teacher, Gram ...; "weights/..." and "biases/..." are the model's
     classes_of: dict[int, tuple[int, ...]] = field(default_factory=dict)  # task number -> class ids, of the tasks begun
     tasks_learned: int = 0
 
@@ -38,8 +38,14 @@ class Learner:
 
     @property
     def params(self) -> int:
-        """Weights that a task owns, biases not counted, as in the paper."""
-        return sum(self.ledger.owned_weights(l, self.network.spec.connections(l).block) for l in range(1, self.network.spec.L))
+        """Weights that a task owns, and those the model has outside the network; biases not counted, as in the paper."""
+        owned = sum(self.ledger.owned_weights(l, self.network.spec.connections(l).block) for l in range(1, self.network.spec.L))
+        return owned + sum(tensor.numel() for name, tensor in self.memory.items() if name.startswith("weights/"))
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the method keeps in memory between tasks besides the model itself."""
+        return sum(tensor.nbytes for name, tensor in self.memory.items() if not name.startswith(("weights/", "biases/")))
 
     def begin(self, task: int, classes: tuple[int, ...]) -> None:
         """A task arrives: its importances start at 0, and its classes get output rows if they have none yet."""

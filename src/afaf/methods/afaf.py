@@ -12,7 +12,7 @@ from torch import Tensor
 
 from afaf.errors import ConfigError
 from afaf.learning.learner import Learner
-from afaf.methods.base import Lesson, check_percent
+from afaf.methods.base import Actions, Lesson, check_percent
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ledger import Neurons
 from afaf.network.spec import NetworkSpec
@@ -35,6 +35,12 @@ class AFAF(SpaceNet[AFAFOptions]):
     name = "afaf"
     summary = "SpaceNet that reuses: per class, draws on neurons that already respond to it (the paper's method)"
     Options = AFAFOptions
+    actions = Actions(
+        "sparse, from l_reuse on",
+        "the task's own connections",
+        "old weights, important neurons, all below l_reuse",
+        "per class, the neurons that respond to it",
+    )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options = self.options

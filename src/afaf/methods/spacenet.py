@@ -15,7 +15,7 @@ from afaf.errors import ConfigError
 from afaf.learning.learner import Learner
 from afaf.learning.losses import LossOver
 from afaf.learning.plan import LearningPlan
-from afaf.methods.base import Footprint, Lesson, Method, check_percent, rows_of, samples_of
+from afaf.methods.base import Actions, Footprint, Lesson, Method, check_percent, ledger_bytes, rows_of, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -43,6 +43,7 @@ class SpaceNet(Method[S]):
     name = "spacenet"
     summary = "adds a sparse sub-network per task from free neurons, fixes its important neurons"
     Options = SpaceNetOptions
+    actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "nothing")
 
     @property
     def unit(self) -> Unit:
@@ -128,6 +129,9 @@ class SpaceNet(Method[S]):
             owned = {l: count + moving.get(l, 0) for l, count in owned.items()}
             prints.append(Footprint(samples_of(outline, (task,)), self.settings.learn.epochs, owned, moving, owned))
         return prints
+
+    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
+        return ledger_bytes(spec, self.unit)
 
     def _sizes(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
         sparse = self.settings.sparse

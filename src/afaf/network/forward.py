@@ -114,6 +114,7 @@ def forward(
         join = spec.connections(l)
         weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
         if join.kind == "conv":
+            h = h.contiguous(memory_format=torch.channels_last)  # what convolutions are fastest with, on a CPU as on a GPU
             z = F.conv2d(h, weight.reshape(*weight.shape[:2], join.kernel, join.kernel), bias)
         else:
             z = F.linear(h.flatten(1), weight.flatten(1), bias)

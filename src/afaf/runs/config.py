@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from afaf.engine import EngineName, Precision
 from afaf.errors import ConfigError, unknown
-from afaf.engine import EngineName
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.network.zoo import DropoutAt, Norm
@@ -53,7 +53,8 @@ class NetworkSettings:
 class RunSettings:
     validation: float = 0.0  # fraction of each task's training images set aside; seeded, stratified
     evaluate_on: Literal["test", "validation"] = "test"
-    engine: EngineName = "auto"  # eager: the reference, on the whole network; compact: on the part that matters; auto: the fastest
+    engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
+    precision: Precision = "tf32"  # of products on a GPU, with weights in fp32: fp32, tf32 or bf16
 
 
 @dataclass(frozen=True)

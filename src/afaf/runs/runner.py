@@ -165,7 +165,7 @@ class Run:
         self.folder, self.listener = folder, listener
         rows = outline_rows(setup, stream.outline)
         self.learner = Learner.fresh(Network(setup.spec.with_classes(rows), seed, device), self.method.unit)
-        self.engine = find_engine(self.config.run.engine)
+        self.engine = find_engine(self.config.run.engine, device, self.config.run.precision)
         self.warnings: list[str] = []
         self.last_epoch: EpochReport | None = None
         self.seconds_learning = 0.0
