@@ -21,7 +21,12 @@ def learned(engine: str, precision: str = "fp32", **more: object) -> list[torch.
 
 @pytest.mark.parametrize("network", ["mlp", "small-cnn"])
 def test_captured_steps_are_the_reference_step_by_step(network: str) -> None:
-    sparse = {"network.name": network, "sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}}
+    sparse = {
+        "network.name": network,
+        "sparse.alloc": {"all": 30, "output": 20},
+        "sparse.density": {"all": 30, "output": 70},
+        "sparse.fixed.all": 10,
+    }
     eager, graphed = learned("eager", **sparse), learned("graphed", **sparse)
     for a, b in zip(eager, graphed, strict=True):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)

@@ -1,9 +1,9 @@
 """The fast engine for CUDA: a step of the compact network, captured once per task as a CUDA graph and replayed.
 
 A graph can only be replayed on the same memory. So the gathered part of the network, its masks and importances live in fixed tensors
-for the whole task, and everything a step reads that changes from epoch to epoch (the images or what the trunk makes of them, labels, dropout) is
-drawn for a chunk of the epoch at once and laid out in the order of the steps; a cursor on the device says which batch is next.
-Results are the compact engine's up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
+for the whole task. Everything else that a step reads (the images or what the trunk makes of them, labels, dropout) is drawn for a chunk
+of the epoch at once and laid out in the order of the steps; a cursor on the device says which batch is next. Results are the compact
+engine's up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Drawn(Training):
     factors: dict[int, Tensor] = field(default_factory=dict)
 
     def dropout(self, layer: int, h: Tensor) -> Tensor:
-        return h * self.factors[layer].reshape(h.shape) if layer in self.factors else h
+        return h * self.factors[layer].unflatten(2, h.shape[2:] or (1,)).reshape(h.shape) if layer in self.factors else h
 
 
 class Stage:
@@ -133,16 +133,21 @@ class Stage:
 
     def _lay_out(self, samples: Tensor, moment: Moment) -> None:
         """What the steps of a chunk read, in the order of the steps, in the memory the graph knows."""
-        chunk = Chunk(
-            self.trunk.features(self.work, samples, moment),
-            self.feed.labels[samples],
-            {l: self._dropout_factors(l, samples, moment) for l in self.dropped},
-        )
+        with self._autocast():
+            chunk = Chunk(
+                self.trunk.features(self.work, samples, moment),
+                self.feed.labels[samples],
+                {l: self._dropout_factors(l, samples, moment) for l in self.dropped},
+            )
         if self.chunk is None:
             self.chunk = chunk
         else:
             self.chunk.fill(chunk)
         self.cursor.zero_()
+
+    def _autocast(self) -> torch.autocast:
+        on = self.precision == "bf16" and self.device.type == "cuda"
+        return torch.autocast("cuda", torch.bfloat16, enabled=on, cache_enabled=False)
 
     def _dropout_factors(self, layer: int, samples: Tensor, moment: Moment) -> Tensor:
         spec, work = self.work.spec, self.work
@@ -151,7 +156,9 @@ class Stage:
         positions = join.positions if before_pool else spec.layer(layer).positions
         neurons = work.neurons.get(layer, torch.arange(spec.layer(layer).size, device=self.device))
         kept = keep_at(moment.key("dropout", layer), spec.dropout, samples.to(torch.int32), neurons, positions)
-        return kept.to(work.parameters.weights[-1].dtype).mul_(1 / (1 - spec.dropout))
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cuda") else work.parameters.weights[-1].dtype
+        factors = kept.to(dtype).mul_(1 / (1 - spec.dropout))
+        return factors.transpose(1, 2).contiguous().transpose(1, 2)  # channels last, as the activations they are multiplied with
 
     def _replay(self, size: int) -> None:
         if size not in self.replays:
@@ -181,10 +188,10 @@ class Stage:
         assert self.chunk is not None
         place = self.cursor + torch.arange(size, device=self.device)
         h, labels = self.chunk.features.index_select(0, place), self.chunk.labels.index_select(0, place)
-        factors = {l: factor.index_select(0, place) for l, factor in self.chunk.factors.items()}
+        factors = {l: factor.transpose(1, 2).index_select(0, place).transpose(1, 2) for l, factor in self.chunk.factors.items()}
         work = self.work
         mode = Drawn(work.spec.dropout, {}, place, work.passes, work.plan.norm_moves, work.neurons, factors)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.precision == "bf16" and self.device.type == "cuda", cache_enabled=False):
+        with self._autocast():
             loss, logits = take_step(work, h, labels, mode)
         self.losses.index_copy_(0, self.step_number, loss.reshape(1).to(self.losses.dtype))
         self.right += (self.columns[logits.index_select(1, self.columns).argmax(1)] == labels).sum()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from afaf.engine.kernels import can_fuse, update_and_weigh
 from afaf.learning.feed import Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan, Step
@@ -99,6 +100,8 @@ def _update(work: Workspace, live: Parameters) -> None:
     moves += [(live.biases[l - 1], mask, 0) for l, mask in work.biases.items()]
     for layer, mask in plan.norms.items():
         moves += [(live.norms[layer].gain, mask, 0), (live.norms[layer].shift, mask, 0)]
+    if plan.importance and plan.clip is None:
+        moves = [move for move in moves if not _fused(work, *move)]
     gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for tensor, mask, _ in moves]
     scale = _clip_scale([gradient for gradient in gradients if gradient is not None], plan.clip)
     for (tensor, _, l), gradient in zip(moves, gradients, strict=True):
@@ -111,6 +114,16 @@ def _update(work: Workspace, live: Parameters) -> None:
             work.importance.add(l, gradient.square_().mul_(plan.lr))  # |change x gradient| = lr * gradient^2 with plain SGD
     if plan.after_step is not None:
         plan.after_step(work.parameters, plan.lr)
+
+
+def _fused(work: Workspace, weight: Tensor, mask: Tensor, l: int) -> bool:
+    """Update and weigh W_l in one pass, where there is a kernel for it."""
+    if not l or weight.grad is None or not can_fuse(weight, mask):
+        return False
+    connections = work.importance.connections[l - 1]
+    update_and_weigh(weight, weight.grad, mask, connections, work.plan.lr)
+    work.importance.neurons[l - 1] += connections.sum(dim=(0, 2))
+    return True
 
 
 def _clip_scale(gradients: list[Tensor], largest: float | None) -> Tensor | None:

@@ -28,10 +28,15 @@ class EvaluateSettings:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Accuracies in percent; `confusion[k]` counts the predictions for the task's k-th class, by class id."""
+    """Accuracies in percent; `confusion[k]` counts the predictions for the task's k-th class, by class id.
+
+    `task_il_unmasked` is task-IL from the logits of class-IL; `task_il` differs from it where a method answers otherwise when the task
+    is known (PackNet, with the task's own mask).
+    """
 
     class_il: float
     task_il: float
+    task_il_unmasked: float
     task_id: float
     confusion: NDArray[np.int64]
 
@@ -47,22 +52,25 @@ def score_task(
 ) -> TaskScore:
     """Scores on one task. `predict_task` answers when the task is known, where that is not simply the same logits."""
     own = torch.tensor(classes, device=feed.device)
-    right_class = right_task = right_id = 0
+    right_class = right_task = right_unmasked = right_id = 0
     confusion = np.zeros((len(classes), max(max(seen), max(classes)) + 1), dtype=np.int64)
     for index in torch.arange(len(feed), device=feed.device).split(settings.batch_size):
         x, labels = feed.batch(index)
         logits = predict(x)
         answer = _class_il(logits, seen, settings)
-        task_answer = _task_il(logits if predict_task is None else predict_task(x), own, settings)
+        unmasked = _task_il(logits, own, settings)
+        task_answer = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
         right_class += int((answer == labels).sum())
         right_task += int((task_answer == labels).sum())
+        right_unmasked += int((unmasked == labels).sum())
         right_id += int(torch.isin(answer, own).sum())
         for k, c in enumerate(classes):
             counts = torch.bincount(answer[labels == c], minlength=confusion.shape[1]).cpu().numpy()
             confusion[k] += counts[: confusion.shape[1]]
-    score = TaskScore(100 * right_class / len(feed), 100 * right_task / len(feed), 100 * right_id / len(feed), confusion)
-    if predict_task is None and settings == EvaluateSettings(batch_size=settings.batch_size):
-        assert score.task_il >= score.class_il, "task-IL cannot be below class-IL with the same logits"
+    percent = 100 / len(feed)
+    score = TaskScore(percent * right_class, percent * right_task, percent * right_unmasked, percent * right_id, confusion)
+    if settings == EvaluateSettings(batch_size=settings.batch_size):
+        assert score.task_il_unmasked >= score.class_il, "task-IL cannot be below class-IL with the same logits"
     return score
 
 

@@ -26,7 +26,9 @@ def add_to_sums(sums: Named, features: Tensor, labels: Tensor, rows: int) -> Nam
     if not sums:
         return new
     grown = rows - len(sums["counts"])
-    return {name: F.pad(sums[name], (0, grown)) + tensor if name in ("cross", "counts") else sums[name] + tensor for name, tensor in new.items()}
+    return {
+        name: F.pad(sums[name], (0, grown)) + tensor if name in ("cross", "counts") else sums[name] + tensor for name, tensor in new.items()
+    }
 
 
 def sums_bytes(d: int, rows: int) -> int:

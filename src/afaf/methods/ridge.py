@@ -43,7 +43,9 @@ class Ridge(DenseMethod[RidgeOptions]):
     name = "ridge"
     summary = "fits a closed-form ridge head on fixed features, its Gram matrix added up task by task (control)"
     Options = RidgeOptions
-    actions = Actions("dense, with the first task; a head", "after the first task the head alone", "all weights but the head", "all features")
+    actions = Actions(
+        "dense, with the first task; a head", "after the first task the head alone", "all weights but the head", "all features"
+    )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options, shape = self.options, spec.input_shape

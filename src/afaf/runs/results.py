@@ -35,6 +35,7 @@ class Results:
     device: str = "cpu"
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
+    R_task_il_unmasked: list[Row] | None = None  # task-IL from the logits of class-IL, where a method answers otherwise with the task known
     model: Model | None = field(default=None, repr=False, compare=False)  # what was learned, in memory; the folder has it as a file
 
     @property
@@ -52,6 +53,11 @@ class Results:
     @property
     def acc_task_il(self) -> float | None:
         return metrics.average_accuracy(self.R_task_il)
+
+    @property
+    def acc_task_il_unmasked(self) -> float | None:
+        """Task-IL accuracy with the logits of class-IL: with all connections, where `acc_task_il` is with the task's own mask."""
+        return metrics.average_accuracy(self.R_task_il_unmasked or self.R_task_il)
 
     @property
     def bwt_task_il(self) -> float | None:
@@ -78,6 +84,7 @@ class Results:
         "bwt",
         "la",
         "acc_task_il",
+        "acc_task_il_unmasked",
         "bwt_task_il",
         "forgetting",
         "forward_transfer",

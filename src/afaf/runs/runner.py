@@ -172,6 +172,7 @@ class Run:
         n_tasks = len(stream)
         self.R: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
         self.R_task_il: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
+        self.R_task_il_unmasked: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
         self.task_id: list[float | None] = [None] * n_tasks
         self.before: list[float | None] = [None] * n_tasks
         self.confusion = np.zeros((0, 0), dtype=np.int64)
@@ -223,6 +224,7 @@ class Run:
         scores = [self._score(self.stream[i]) for i in range(last)]
         self.R[last - 1] = [score.class_il for score in scores]
         self.R_task_il[last - 1] = [score.task_il for score in scores]
+        self.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
         lengths = [len(self.stream[i].held_out(self.config.run.evaluate_on)) for i in range(last)]
         self.task_id[last - 1] = float(np.average([score.task_id for score in scores], weights=lengths))
         self.confusion = np.concatenate([score.confusion for score in scores])
@@ -278,6 +280,7 @@ class Run:
             device=device_name(self.device),
             warnings=self.warnings,
             run=None if self.folder is None else str(self.folder.path),
+            R_task_il_unmasked=self.R_task_il_unmasked if self.R_task_il_unmasked != self.R_task_il else None,
             model=self._model(),
         )
 

@@ -53,5 +53,9 @@ def for_any_stream(outline: Outline) -> dict[str, Any]:
             "density": {"conv": density, "fc": density, "output": 70.0},
             "fixed": {"conv": share, "fc": share, "output": 100.0},
         },
-        "methods": {"afaf": {"method": {"l_reuse": {"mlp": 2, "small-cnn": 3, "alexnet": 4}[network], "first_reuse": 3}}},
+        "methods": {
+            "afaf": {"method": {"l_reuse": {"mlp": 2, "small-cnn": 3, "alexnet": 4}[network], "first_reuse": 3}},
+            "packnet": {"method": {"share": 10000 // n_tasks / 100}},  # in percent, rounded down so that all tasks fit
+            "isolated": {"method": {"share": 10000 // n_tasks / 100}},
+        },
     }
