@@ -67,8 +67,8 @@ def score_task(
         for k, c in enumerate(classes):
             counts = torch.bincount(answer[labels == c], minlength=confusion.shape[1]).cpu().numpy()
             confusion[k] += counts[: confusion.shape[1]]
-    percent = 100 / len(feed)
-    score = TaskScore(percent * right_class, percent * right_task, percent * right_unmasked, percent * right_id, confusion)
+    right = (right_class, right_task, right_unmasked, right_id)
+    score = TaskScore(*(100 * count / len(feed) for count in right), confusion)
     if settings == EvaluateSettings(batch_size=settings.batch_size):
         assert score.task_il_unmasked >= score.class_il, "task-IL cannot be below class-IL with the same logits"
     return score

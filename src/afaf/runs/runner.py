@@ -196,6 +196,11 @@ class Run:
             self.folder.write_json("results.json", results.to_dict())  # last: a folder with results is complete
         return results
 
+    def learn_task(self, number: int) -> float:
+        """Learn one task, and say how well the model does on it when the task is known."""
+        self._learn((number,))
+        return self._score(self.stream[number - 1]).task_il
+
     def _learn(self, numbers: tuple[int, ...]) -> None:
         tasks = [self.stream[number - 1] for number in numbers]
         classes = tuple(c for task in tasks for c in task.classes)
