@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -14,12 +15,12 @@ from afaf.runs.device import device_name
 
 
 def commit() -> str:
-    """The commit measured, marked when the tree had changes; 'unknown' outside a checkout."""
+    """The commit measured, marked when the tree had changes; outside a checkout what AFAF_COMMIT says."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         dirty = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("AFAF_COMMIT", "unknown")
     return head + (" with changes" if dirty else "")
 
 

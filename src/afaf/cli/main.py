@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | costs | streams | methods | data`."""
+"""The command line: `afaf demo | run | costs | tune | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -140,26 +140,60 @@ def _number(value: float | None) -> str:
 @for_people
 def costs(
     stream: StreamName,
-    method: MethodName,
+    method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or --all.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All methods, side by side.")] = False,
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Parameters and FLOPs of a method on a stream, without training."""
-    from afaf.runs.runner import costs as predict
+    """Parameters, FLOPs and bytes kept between tasks of a method on a stream, without training; of all methods with --all."""
+    from afaf.cli.costs import show_costs
 
-    found = predict(stream, method, config=config, settings=set_, data=data)
-    if json_:
-        print(json.dumps(found.to_dict()))
-        return
-    table = Table(title=f"{found.stream}: {found.method}", show_header=False)
-    table.add_row("#params (weights owned after the last task)", f"{found.params:,}", f"{found.params_ratio:.4f}x dense")
-    table.add_row("#params of the dense network", f"{found.dense_params:,}", "")
-    table.add_row("training FLOPs, paper's estimate", f"{found.paper_flops:.4e}", f"{found.paper_flops_ratio:.4f}x dense")
-    table.add_row("training FLOPs, live connections counted", f"{found.counted_flops:.4e}", f"{found.counted_flops_ratio:.4f}x dense")
-    table.add_row("training FLOPs of the dense network", f"{found.dense_flops:.5e}", "")
-    console.print(table)
+    show_costs(console, stream, method, all_methods=all_, settings=set_, config=config, data=data, as_json=json_)
+
+
+@app.command()
+@for_people
+def tune(
+    stream: StreamName,
+    method: MethodName,
+    tasks: Annotated[int, typer.Option(help="Tune on the first N tasks; the second is the first with something to hold on to.")] = 2,
+    start: Annotated[float | None, typer.Option(help="The strongest value to try (default: the method's).")] = None,
+    decay: Annotated[float, typer.Option(help="Each value tried is this part of the one before.")] = 0.5,
+    searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
+    tolerance: Annotated[float, typer.Option(help="How far accuracy may fall, as a part of the best.")] = 0.2,
+    lr: Annotated[list[float], typer.Option(help="A learning rate to try; may be repeated (default: the preset's).")] = [],
+    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Choose a method's regularisation strength without future data: highest plasticity first, then the strongest stability (FACIL)."""
+    from afaf.cli.progress import ProgressDisplay
+    from afaf.cli.tune import show_tuned
+    from afaf.runs.tune import tune as choose
+
+    with ProgressDisplay(stderr) as display:
+        tuned = choose(
+            stream,
+            method,
+            tasks=tasks,
+            start=start,
+            decay=decay,
+            searches=searches,
+            tolerance=tolerance,
+            learning_rates=lr,
+            seed=seed,
+            device=device,
+            config=config,
+            settings=set_,
+            data=data,
+            listener=display,
+        )
+    show_tuned(console, tuned, as_json=json_)
 
 
 @app.command()
@@ -193,8 +227,15 @@ def streams(
 
 @app.command()
 @for_people
-def methods() -> None:
+def methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="The tables of docs/methods.md: what each does, and what it costs.")] = False,
+) -> None:
     """List the methods."""
+    if markdown:
+        from afaf.report.methods import methods_tables
+
+        typer.echo(methods_tables())
+        return
     from afaf.methods import find_method, method_names
 
     table = Table("method", "what it does", "options (section `method`)")

@@ -199,12 +199,12 @@ class Trunk:
         """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
         return torch.cat([self._features(work, part, moment) for part in samples.split(self.batch_size)])
 
-    def chunk(self, work: Workspace) -> int:
-        """Images whose features are held at once: whole batches, within the budget."""
-        neurons = work.neurons.get(self.entry)
-        layer = work.spec.layer(self.entry)
-        per_image = (layer.size if neurons is None else len(neurons)) * layer.positions * work.parameters.weights[-1].element_size()
-        return max(1, self.chunk_bytes // (per_image * work.plan.batch_size)) * work.plan.batch_size
+    def chunk(self, work: Workspace, beside: int = 0) -> int:
+        """Images whose features (and so many values `beside` them, each) are held at once: whole batches, within the budget."""
+        neurons, layer = work.neurons.get(self.entry), work.spec.layer(self.entry)
+        values = (layer.size if neurons is None else len(neurons)) * layer.positions + beside
+        per_batch = values * work.parameters.weights[-1].element_size() * work.plan.batch_size
+        return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
 
     @torch.no_grad()
     def _features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:

@@ -26,7 +26,7 @@ from afaf.network.forward import Training
 from afaf.randomness import keep_at
 
 Precision = Literal["fp32", "tf32", "bf16"]
-CHUNK_BYTES = 1 << 30  # of the epoch, laid out at once
+CHUNK_BYTES = 256 << 20  # of the epoch, laid out at once
 WARM_UP = 3  # steps before a capture, on copies: libraries allocate what they need
 
 
@@ -96,6 +96,7 @@ class Stage:
         self.dropped = [
             l + 1 for l in range(work.entry, work.spec.L - 1) if "dropout" in work.spec.connections(l).then and work.spec.dropout
         ]
+        self.chunk_size = self.trunk.chunk(work, sum(len(self._neurons(l)) * self._positions(l) for l in self.dropped))
         self.columns = torch.arange(work.spec.n_classes, device=self.device)
         if work.plan.outputs is not None:
             self.columns = torch.tensor(work.plan.outputs, device=self.device)
@@ -121,7 +122,7 @@ class Stage:
         self.right.zero_()
         self.step_number.zero_()
         sizes = []
-        for samples in self.feed.order(moment).split(self.trunk.chunk(self.work)):
+        for samples in self.feed.order(moment).split(self.chunk_size):
             self._lay_out(samples, moment)
             for part in samples.split(plan.batch_size):
                 self._replay(len(part))
@@ -150,15 +151,20 @@ class Stage:
         return torch.autocast("cuda", torch.bfloat16, enabled=on, cache_enabled=False)
 
     def _dropout_factors(self, layer: int, samples: Tensor, moment: Moment) -> Tensor:
-        spec, work = self.work.spec, self.work
-        join = spec.connections(layer - 1)
-        before_pool = "pool" in join.then and join.then.index("dropout") < join.then.index("pool")
-        positions = join.positions if before_pool else spec.layer(layer).positions
-        neurons = work.neurons.get(layer, torch.arange(spec.layer(layer).size, device=self.device))
-        kept = keep_at(moment.key("dropout", layer), spec.dropout, samples.to(torch.int32), neurons, positions)
-        dtype = torch.bfloat16 if torch.is_autocast_enabled("cuda") else work.parameters.weights[-1].dtype
-        factors = kept.to(dtype).mul_(1 / (1 - spec.dropout))
+        rate = self.work.spec.dropout
+        kept = keep_at(moment.key("dropout", layer), rate, samples.to(torch.int32), self._neurons(layer), self._positions(layer))
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cuda") else self.work.parameters.weights[-1].dtype
+        factors = kept.to(dtype).mul_(1 / (1 - rate))
         return factors.transpose(1, 2).contiguous().transpose(1, 2)  # channels last, as the activations they are multiplied with
+
+    def _neurons(self, layer: int) -> Tensor:
+        return self.work.neurons.get(layer, torch.arange(self.work.spec.layer(layer).size, device=self.device))
+
+    def _positions(self, layer: int) -> int:
+        """Values of a neuron where its dropout sits: before or after the pool."""
+        join = self.work.spec.connections(layer - 1)
+        before_pool = "pool" in join.then and join.then.index("dropout") < join.then.index("pool")
+        return join.positions if before_pool else self.work.spec.layer(layer).positions
 
     def _replay(self, size: int) -> None:
         if size not in self.replays:

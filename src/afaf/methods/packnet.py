@@ -111,19 +111,24 @@ class PackNet(Method[PackNetOptions]):
 
     def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
         """As printed: the sum over tasks of f_D d_t + f_t^tune, with d_t the density of what is trained and f_D the *whole sequence's*."""
-        training = [dense_flops * sum(footprint.moving.values()) / dense_params for footprint in footprints[TRAIN::2]]
-        return sum(training) + sum(self._by_task(dense_flops, dense_params, footprints)[RETRAIN::2])
+        owned = [0, *(footprint.params for footprint in footprints[RETRAIN:-1:2])]
+        training = [dense_flops * (1 - before / dense_params) for before in owned]
+        return sum(training) + self._retraining(dense_flops, dense_params, footprints)
 
     def paper_flops_by_task(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
-        """With f_D of each task's own samples, which is what training it costs by the same reckoning."""
-        return sum(self._by_task(dense_flops, dense_params, footprints))
+        """With the f_D of each task's own samples, which is what training it costs by the same reckoning."""
+        owned = [0, *(footprint.params for footprint in footprints[RETRAIN:-1:2])]
+        trained = [f.samples * (1 - before / dense_params) for f, before in zip(footprints[TRAIN::2], owned, strict=True)]
+        share_trained = sum(trained) / sum(f.samples for f in footprints[TRAIN::2])
+        return dense_flops * share_trained + self._retraining(dense_flops, dense_params, footprints)
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         return {"masks": ledger_bytes(spec, self.unit)["owners"]}
 
-    def _by_task(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> list[float]:
-        everything = sum(footprint.samples * footprint.epochs for footprint in footprints[TRAIN::2])
-        return [dense_flops * f.samples * f.epochs / everything * sum(f.moving.values()) / dense_params for f in footprints]
+    def _retraining(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
+        """The sum of f_t^tune: what a task keeps, on its own samples, for the epochs of retraining."""
+        everything = sum(f.samples * f.epochs for f in footprints[TRAIN::2])
+        return dense_flops * sum(f.samples * f.epochs * sum(f.moving.values()) for f in footprints[RETRAIN::2]) / everything / dense_params
 
     def _completes(self, task: int) -> bool:
         """Whether the shares of the tasks up to this one make up the whole layer: then the task keeps what is left, and prunes nothing."""

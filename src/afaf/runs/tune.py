@@ -132,9 +132,7 @@ def tune(
 class _Tuner:
     """Learns tasks of a stream over and over from the same start."""
 
-    def __init__(
-        self, stream: Stream, kind: type[Method[Any]], tables: list[Table], seed: int, device: torch.device, listener: Listener
-    ):
+    def __init__(self, stream: Stream, kind: type[Method[Any]], tables: list[Table], seed: int, device: torch.device, listener: Listener):
         self.stream, self.kind, self.tables, self.seed, self.device, self.listener = stream, kind, tables, seed, device, listener
         self.option = str(kind.tradeoff)
         self.trials: list[Trial] = []

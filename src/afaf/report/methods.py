@@ -1,0 +1,56 @@
+"""The tables of docs/methods.md: what each method does to the network, and what it costs on each built-in stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from afaf.evaluation.costs import Costs
+from afaf.methods import BUILT_IN, find_method
+from afaf.methods.base import Actions, Method
+from afaf.runs.runner import costs
+from afaf.streams.benchmarks import BENCHMARKS
+
+
+def methods_tables() -> str:
+    """All tables, as Markdown; nothing is trained and no data is needed."""
+    methods = [find_method(name) for name in BUILT_IN]
+    parts = [actions_table(methods)]
+    for stream in BENCHMARKS:
+        parts.append(f"### {stream}\n\n{costs_table([costs(stream, name) for name in BUILT_IN])}")
+    return "\n\n".join(parts)
+
+
+def actions_table(methods: Iterable[type[Method[Any]]]) -> str:
+    unknown = Actions("-", "-", "-", "-")
+    rows = [(method.name, method.actions or unknown) for method in methods]
+    return _table(
+        ("method", "adds", "updates", "fixes", "reuses"), [(name, does.adds, does.updates, does.fixes, does.reuses) for name, does in rows]
+    )
+
+
+def costs_table(compared: Sequence[Costs]) -> str:
+    headings = ("method", "#params", "FLOPs (paper)", "by task", "FLOPs (counted)", "FLOPs an answer", "kept between tasks, bytes")
+    return _table(headings, [_costs_row(found) for found in compared])
+
+
+def _costs_row(found: Costs) -> tuple[str, ...]:
+    kept = f"{found.kept_bytes:,} ({', '.join(found.kept)})" if found.kept else "0"
+    return (
+        found.method,
+        f"{found.params:,} ({found.params_ratio:.4f}×)",
+        _ratio(found.paper_flops_ratio),
+        _ratio(found.paper_flops_by_task_ratio),
+        _ratio(found.counted_flops_ratio),
+        _ratio(found.inference_flops_ratio),
+        kept,
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}×"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
