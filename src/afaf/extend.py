@@ -4,13 +4,17 @@ from afaf.engine.eager import EagerEngine
 from afaf.engine.report import EpochReport
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver, cross_entropy_over, outputs_in_loss, total
+from afaf.learning.losses import LossOver, cross_entropy_over, distillation, outputs_in_loss, total
+from afaf.learning.named import everything, find, keep, protected
 from afaf.learning.plan import LearningPlan, Loss, Step
+from afaf.learning.quadratic import proximal_step, quadratic_penalty
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Footprint, Lesson, Method, Predictor, rows_of
+from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, rows_of
 from afaf.methods.dense import DenseMethod, DenseOptions
+from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.methods.strength import StrengthMethod, StrengthOptions
 from afaf.network.forward import Norm, Parameters
 from afaf.network.ledger import Allocation, ClassAllocation, Ledger
 from afaf.network.net import Network
@@ -26,6 +30,7 @@ __all__ = [
     "AFAF",
     "NETWORKS",
     "AFAFOptions",
+    "Actions",
     "Allocation",
     "ClassAllocation",
     "DenseMethod",
@@ -51,6 +56,8 @@ __all__ = [
     "Norm",
     "Outline",
     "Parameters",
+    "PenaltyMethod",
+    "PenaltyOptions",
     "Predictor",
     "Preparation",
     "Request",
@@ -62,12 +69,21 @@ __all__ = [
     "Split",
     "Step",
     "Stream",
+    "StrengthMethod",
+    "StrengthOptions",
     "Subnetwork",
     "Task",
     "allocate_free",
     "allocate_reusing",
     "cross_entropy_over",
+    "distillation",
+    "everything",
+    "find",
+    "keep",
     "outputs_in_loss",
+    "protected",
+    "proximal_step",
+    "quadratic_penalty",
     "rows_of",
     "total",
 ]

@@ -46,9 +46,30 @@ def test_costs_as_json() -> None:
     assert {"params_ratio", "dense_flops", "paper_flops", "counted_flops"} <= set(found)
 
 
+def test_costs_of_all_methods_side_by_side() -> None:
+    found = json.loads(runner.invoke(app, ["costs", "split-cifar10", "--all", "--json"]).stdout)
+    assert {"afaf", "spacenet", "packnet", "ewc", "mas", "lwf", "finetune", "joint", "isolated", "ridge"} <= set(found["methods"])
+    assert found["methods"]["afaf"]["params"] == 3_489_966
+    shown = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "160"}).stdout
+    assert all(name in shown for name in found["methods"])
+
+
+def test_tune_prints_the_value_and_one_json_object_last() -> None:
+    quick = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
+    result = runner.invoke(app, ["tune", "split-digits", "lwf", *quick, "--json"])
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
+    assert f"--set method.strength={last['value']:g}" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["costs", "split-cifar10"], "name a method, or ask for all of them with --all"),
+        (["costs", "split-cifar10", "afaf", "--all"], "name a method, or ask for all"),
+        (["costs", "split-cifar1", "--all"], "did you mean 'split-cifar10'"),
+        (["tune", "split-digits", "afaf"], "no trade-off to tune"),
         (["run", "split-digit", "afaf"], "did you mean 'split-digits'"),
         (["run", "split-digits", "afav"], "did you mean 'afaf'"),
         (["run", "split-digits", "afaf", "--set", "learn.epoch=3"], "did you mean 'learn.epochs'"),

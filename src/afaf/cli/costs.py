@@ -50,15 +50,15 @@ def compare_costs(
 ) -> tuple[dict[str, Costs], dict[str, str]]:
     """The costs of every method that fits the stream, and why the others do not."""
     compared: dict[str, Costs] = {}
-    refused: dict[str, str] = {}
+    refused: dict[str, AfafError] = {}
     for name in method_names():
         try:
             compared[name] = costs(stream, name, config=config, settings=settings, data=data)
         except AfafError as error:
-            refused[name] = str(error)
+            refused[name] = error
     if not compared:
-        raise ConfigError(f"no method fits: {next(iter(refused.values()))}")
-    return compared, refused
+        raise next(iter(refused.values()))
+    return compared, {name: str(error) for name, error in refused.items()}
 
 
 def detail_table(found: Costs) -> Table:

@@ -18,10 +18,7 @@ def show_tuned(console: Console, tuned: Tuned, *, as_json: bool) -> None:
         table.add_row(str(trial.task), f"{trial.lr:g}", f"{trial.value:g}", accuracy)
     console.print(table)
     how = "the strongest within" if tuned.within else "the weakest tried; none was within"
-    console.print(
-        f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best): use it with --set {tuned.option}={tuned.value:g}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    found = f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best)"
+    console.print(f"{found}: use it with --set {tuned.option}={tuned.value:g}", soft_wrap=True, highlight=False)
     if as_json:
         print(json.dumps(tuned.to_dict()))

@@ -67,8 +67,10 @@ def score_task(
         for k, c in enumerate(classes):
             counts = torch.bincount(answer[labels == c], minlength=confusion.shape[1]).cpu().numpy()
             confusion[k] += counts[: confusion.shape[1]]
-    right = (right_class, right_task, right_unmasked, right_id)
-    score = TaskScore(*(100 * count / len(feed) for count in right), confusion)
+    class_il, task_il, task_il_unmasked, task_id = (
+        100 * right / len(feed) for right in (right_class, right_task, right_unmasked, right_id)
+    )
+    score = TaskScore(class_il, task_il, task_il_unmasked, task_id, confusion)
     if settings == EvaluateSettings(batch_size=settings.batch_size):
         assert score.task_il_unmasked >= score.class_il, "task-IL cannot be below class-IL with the same logits"
     return score

@@ -14,7 +14,8 @@ textbook definition, which takes un-augmented images in evaluation mode. Paramet
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,13 @@ from afaf.network.net import Network
 from afaf.network.spec import Connections, NetworkSpec
 from afaf.randomness import Key, uniform_at
 
-Measure = Callable[[Tensor, Tensor, Tensor], Tensor]  # (logits, labels, numbers of the images) -> one number an image
+
+class Measure(Protocol):
+    """(logits, true labels, numbers of the images) -> one number an image."""
+
+    def __call__(self, logits: Tensor, true: Tensor, samples: Tensor) -> Tensor: ...
+
+
 Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
 Labels = Literal["model", "true", "sampled"]
 
@@ -92,7 +99,8 @@ def per_sample_importance(network: Network, feed: Feed, measure: Measure, size: 
     total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
     for samples in torch.arange(len(feed), device=feed.device).split(images_at_once(network.spec)):
         x, labels = feed.batch(samples)
-        for name, gradient in _sizes_of_gradients(network, x, lambda logits, y=labels, i=samples: measure(logits, y, i), size).items():
+        measured = partial(measure, true=labels, samples=samples)
+        for name, gradient in _sizes_of_gradients(network, x, measured, size).items():
             total[name] += gradient
     return {name: tensor / len(feed) for name, tensor in total.items()}
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.learning.named import Named, protected
 from afaf.learning.plan import Loss, Step
 from afaf.network.forward import Parameters, forward
 from afaf.network.spec import NetworkSpec
@@ -44,30 +42,6 @@ def total(*terms: Loss) -> Loss:
         return torch.stack([term(step) for term in terms]).sum()
 
     return loss if len(terms) > 1 else terms[0]
-
-
-def quadratic_penalty(strength: float, importance: Named, anchor: Named) -> Loss:
-    """strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
-
-    def loss(step: Step) -> Tensor:
-        held = protected(step.parameters)
-        return strength / 2 * torch.stack([(importance[name] * (held[name] - anchor[name]).square()).sum() for name in importance]).sum()
-
-    return loss
-
-
-def proximal_step(strength: float, importance: Named, anchor: Named) -> Callable[[Parameters, float], None]:
-    """The same penalty, applied after each step in closed form: w <- argmin over v of (v - w)^2 / (2 lr) + penalty(v).
-
-    That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.
-    """
-
-    def after_step(parameters: Parameters, lr: float) -> None:
-        for name, tensor in protected(parameters).items():
-            pull = lr * strength * importance[name]
-            tensor.lerp_(anchor[name], pull / (1 + pull))
-
-    return after_step
 
 
 def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, outputs: tuple[int, ...], temperature: float) -> Loss:

@@ -39,7 +39,7 @@ class AFAF(SpaceNet[AFAFOptions]):
         "sparse, from l_reuse on",
         "the task's own connections",
         "old weights, important neurons, all below l_reuse",
-        "per class, the neurons that respond to it",
+        "yes: per class, the neurons that respond to it",
     )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:

@@ -33,7 +33,7 @@ class EWC(PenaltyMethod[EWCOptions]):
     name = "ewc"
     summary = "trains all weights, held to their old values in proportion to the Fisher information"
     Options = EWCOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "everything")
+    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "no: all is shared and moves on")
     tradeoff_from = 10000.0
     size = torch.square
 

@@ -10,4 +10,4 @@ class Finetune(DenseMethod[DenseOptions]):
     name = "finetune"
     summary = "trains all weights on each task in turn; nothing protects the past (lower bound)"
     Options = DenseOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing", "everything")
+    actions = Actions("dense, with the first task", "all weights", "nothing", "no: all is shared and moves on")

@@ -35,9 +35,7 @@ class Isolated(SpaceNet[IsolatedOptions]):
     name = "isolated"
     summary = "gives each task a separate network of neurons of its own, as large as SpaceNet's sub-network (control)"
     Options = IsolatedOptions
-    actions = Actions(
-        "sparse, between neurons of the task's own", "the task's own weights", "old weights and all of their neurons", "nothing"
-    )
+    actions = Actions("sparse, between neurons of the task's own", "the task's own weights", "old weights and all of their neurons", "no")
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         check_percent("method.share", self.options.share)

@@ -15,7 +15,7 @@ from afaf.learning.losses import distillation, total
 from afaf.learning.named import as_parameters, everything, find, keep
 from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Actions, Footprint, Lesson, forward_work
-from afaf.methods.regularised import ADVICE, StrengthMethod, StrengthOptions
+from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 
@@ -29,7 +29,9 @@ class LwF(StrengthMethod[LwFOptions]):
     name = "lwf"
     summary = "trains all weights while the old outputs imitate the old model's answers"
     Options = LwFOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing; changed answers are penalised", "everything")
+    actions = Actions(
+        "dense, with the first task", "all weights", "nothing; changed answers are penalised", "no: all is shared and moves on"
+    )
     tradeoff_from = 10.0
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:

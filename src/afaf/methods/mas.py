@@ -32,7 +32,7 @@ class MAS(PenaltyMethod[MASOptions]):
     name = "mas"
     summary = "trains all weights, held to their old values in proportion to the output's sensitivity to them"
     Options = MASOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "everything")
+    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "no: all is shared and moves on")
     tradeoff_from = 400.0
     size = torch.abs
 

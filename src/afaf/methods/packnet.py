@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from afaf.errors import CapacityError, ConfigError
 from afaf.learning.learner import Learner
@@ -23,6 +22,7 @@ from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, che
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.subnets.prune import largest
 from afaf.subnets.sizes import share
 
 TRAIN, RETRAIN = 0, 1  # the phases
@@ -40,7 +40,7 @@ class PackNet(Method[PackNetOptions]):
     name = "packnet"
     summary = "trains the free weights densely, prunes them to a share by magnitude, retrains and fixes the rest"
     Options = PackNetOptions
-    actions = Actions("dense on the free weights, then pruned", "the task's own weights", "old weights", "all old weights, unselectively")
+    actions = Actions("dense on the free weights, then pruned", "the task's own weights", "old weights", "no: all old weights take part")
     phases = 2
 
     @property
@@ -111,24 +111,24 @@ class PackNet(Method[PackNetOptions]):
 
     def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
         """As printed: the sum over tasks of f_D d_t + f_t^tune, with d_t the density of what is trained and f_D the *whole sequence's*."""
-        owned = [0, *(footprint.params for footprint in footprints[RETRAIN:-1:2])]
-        training = [dense_flops * (1 - before / dense_params) for before in owned]
-        return sum(training) + self._retraining(dense_flops, dense_params, footprints)
+        training, tuning = self._paper_terms(dense_params, footprints)
+        return dense_flops * (sum(density for density, _ in training) + tuning)
 
     def paper_flops_by_task(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
         """With the f_D of each task's own samples, which is what training it costs by the same reckoning."""
-        owned = [0, *(footprint.params for footprint in footprints[RETRAIN:-1:2])]
-        trained = [f.samples * (1 - before / dense_params) for f, before in zip(footprints[TRAIN::2], owned, strict=True)]
-        share_trained = sum(trained) / sum(f.samples for f in footprints[TRAIN::2])
-        return dense_flops * share_trained + self._retraining(dense_flops, dense_params, footprints)
+        training, tuning = self._paper_terms(dense_params, footprints)
+        return dense_flops * (sum(density * part for density, part in training) + tuning)
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         return {"masks": ledger_bytes(spec, self.unit)["owners"]}
 
-    def _retraining(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
-        """The sum of f_t^tune: what a task keeps, on its own samples, for the epochs of retraining."""
-        everything = sum(f.samples * f.epochs for f in footprints[TRAIN::2])
-        return dense_flops * sum(f.samples * f.epochs * sum(f.moving.values()) for f in footprints[RETRAIN::2]) / everything / dense_params
+    def _paper_terms(self, dense_params: int, footprints: Sequence[Footprint]) -> tuple[list[tuple[float, float]], float]:
+        """For each task d_t and its part of all samples; and the sum of f_t^tune / f_D, which is of the task's own samples."""
+        train, retrain = footprints[TRAIN::2], footprints[RETRAIN::2]
+        samples = sum(f.samples for f in train)
+        owned = [0, *(f.params for f in retrain[:-1])]
+        training = [(1 - before / dense_params, f.samples / samples) for f, before in zip(train, owned, strict=True)]
+        return training, sum(f.samples * f.epochs * sum(f.moving.values()) for f in retrain) / (samples * train[0].epochs * dense_params)
 
     def _completes(self, task: int) -> bool:
         """Whether the shares of the tasks up to this one make up the whole layer: then the task keeps what is left, and prunes nothing."""
@@ -137,12 +137,3 @@ class PackNet(Method[PackNetOptions]):
     def _kept_weights(self, weights: int, task: int) -> int:
         each = share(self.options.share, weights)
         return weights - (task - 1) * each if self._completes(task) else each
-
-
-def largest(weight: Tensor, among: Tensor, count: int) -> Tensor:
-    """A mask of the `count` weights of largest magnitude among some; ties go to the lowest index."""
-    places = torch.nonzero(among.view(-1)).flatten()
-    order = torch.sort(weight.view(-1)[places].abs(), descending=True, stable=True).indices
-    mask = torch.zeros_like(among)
-    mask.view(-1)[places[order[:count]]] = True
-    return mask

@@ -1,12 +1,12 @@
-"""What methods share that let every weight move but hold on to the past with an extra term, weighted by a strength (lambda).
+"""What EWC and MAS share: every weight moves, held by a spring to where it was, each as stiff as the weight is important.
 
-Conventions are FACIL's, with which the paper ran them: cross-entropy over the current task's outputs, old output rows untouched, the
-gradient's norm clipped at 10000; a quadratic penalty on everything but the output layer (gains and shifts of norms are parameters too).
+The penalty lies on everything but the output layer; gains and shifts of norms are parameters too. Importances of old and new tasks are
+blended, or each task keeps a term of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
 import torch
@@ -16,60 +16,22 @@ from afaf.errors import ConfigError, DivergedError
 from afaf.learning.estimators import Measure, Size, batch_importance, per_sample_importance
 from afaf.learning.feed import Moment
 from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver, proximal_step, quadratic_penalty, total
+from afaf.learning.losses import total
 from afaf.learning.named import Named, find, keep, protected
 from afaf.learning.plan import LearningPlan
+from afaf.learning.quadratic import Term, merged, overshoot, proximal_step, quadratic_penalty
 from afaf.methods.base import Footprint, Lesson, forward_work
-from afaf.methods.dense import DenseMethod, DenseOptions
+from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
-
-ADVICE = "lower learn.lr or method.strength"
-
-
-@dataclass(frozen=True)
-class StrengthOptions(DenseOptions):
-    loss_over: LossOver = "task"
-    clip: float | None = 10000.0
-    strength: float | Literal["paper", "tuned"] = "paper"  # lambda: a number, or one of `strengths` by its name
-    strengths: dict[str, float] = field(default_factory=lambda: {"paper": 1.0})  # the paper's, and those `afaf tune` found
-
-
-W = TypeVar("W", bound=StrengthOptions)
-
-
-class StrengthMethod(DenseMethod[W]):
-    """A dense method with a trade-off between what was learned and what is to be learned."""
-
-    tradeoff = "strength"
-
-    def strength_name(self) -> str:
-        return str(self.options.strength)
-
-    @property
-    def strength(self) -> float:
-        """lambda as a number."""
-        chosen = self.options.strength
-        if isinstance(chosen, str):
-            if self.strength_name() not in self.options.strengths:
-                raise ConfigError(
-                    f"no strength '{self.strength_name()}' is known for {self.name} on this stream: give method.strength a number, "
-                    f"or find one with `afaf tune STREAM {self.name}` and set method.strengths.{self.strength_name()}"
-                )
-            chosen = self.options.strengths[self.strength_name()]
-        return chosen
-
-    def check(self, spec: NetworkSpec, outline: Outline) -> None:
-        super().check(spec, outline)
-        if not 0 <= self.strength < float("inf"):
-            raise ConfigError(f"method.strength must be 0 or greater and finite, not {self.strength}")
 
 
 @dataclass(frozen=True)
 class PenaltyOptions(StrengthOptions):
     estimator: Literal["batch", "per-sample"] = "batch"  # batch: FACIL's, which the paper's strength belongs to; per-sample: textbook
     blend: Literal["half", "sum", "separate"] = "half"  # half: (old + new) / 2; sum; separate: each task its own term and anchor
-    penalty: Literal["explicit", "proximal"] = "explicit"  # proximal: after each step in closed form, which cannot diverge
+    penalty: Literal["auto", "explicit", "proximal"] = "auto"  # a term of the loss, or after each step in closed form (cannot diverge);
+    # auto: proximal with the tuned strength, which was found with it, explicit otherwise
 
 
 P = TypeVar("P", bound=PenaltyOptions)
@@ -99,14 +61,15 @@ class PenaltyMethod(StrengthMethod[P]):
 
     def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
         plan = super().plan(learner, lesson, phase)
-        term = merged_term(learner.memory)
-        if term is None or self.strength == 0:
+        terms = kept_terms(learner.memory)
+        if not terms or self.strength == 0:
             return plan
-        if self.options.penalty == "proximal":
-            plan.after_step = proximal_step(self.strength, *term)
+        importance, anchor = merged(terms)
+        if self.options.penalty == "proximal" or (self.options.penalty == "auto" and self.options.strength == "tuned"):
+            plan.after_step = proximal_step(self.strength, importance, anchor)
             return plan
-        refuse_overshoot(plan, self.strength, term[0])
-        plan.loss = total(plan.loss, quadratic_penalty(self.strength, *term))
+        self._refuse_overshoot(plan, overshoot(plan.lr, self.strength, importance))
+        plan.loss = total(plan.loss, quadratic_penalty(self.strength, importance, anchor))
         plan.if_diverging = f"{ADVICE}, or set method.penalty=proximal, which cannot diverge"
         return plan
 
@@ -150,27 +113,16 @@ class PenaltyMethod(StrengthMethod[P]):
         terms = len(self.lessons(len(outline))) if self.options.blend == "separate" else 1
         return {"importance": 4 * floats * terms, "anchor": 4 * floats * terms}
 
+    def _refuse_overshoot(self, plan: LearningPlan, factor: float) -> None:
+        if factor > 2:
+            raise DivergedError(
+                f"the penalty makes task {plan.task} diverge: learn.lr x method.strength x the largest importance is {factor:.3g}, and "
+                f"beyond 2 each step overshoots further; set method.penalty=proximal, which cannot diverge, or method.strength below "
+                f"{self.strength * 2 / factor:.3g}"
+            )
 
-def merged_term(memory: Named) -> tuple[Named, Named] | None:
-    """Importance and anchor that the kept terms add up to: a sum of quadratics is one quadratic, and a constant."""
+
+def kept_terms(memory: Named) -> list[Term]:
+    """Importance and anchor of each term that was kept, in order."""
     slots = sorted({int(name.split("/")[1]) for name in memory if name.startswith("importance/")})
-    if not slots:
-        return None
-    terms = [(find(memory, f"importance/{slot}"), find(memory, f"anchor/{slot}")) for slot in slots]
-    if len(terms) == 1:
-        return terms[0]
-    importance = {name: torch.stack([term[name] for term, _ in terms]).sum(0) for name in terms[0][0]}
-    pull = {name: torch.stack([term[name] * anchor[name] for term, anchor in terms]).sum(0) for name in importance}
-    latest = terms[-1][1]
-    return importance, {name: torch.where(importance[name] > 0, pull[name] / importance[name], latest[name]) for name in importance}
-
-
-def refuse_overshoot(plan: LearningPlan, strength: float, importance: Named) -> None:
-    """A gradient step on strength / 2 x importance x d^2 multiplies d by 1 - lr x strength x importance: beyond 2 it grows for ever."""
-    largest = max(float(tensor.max()) for tensor in importance.values())
-    if plan.lr * strength * largest > 2:
-        raise DivergedError(
-            f"the penalty makes task {plan.task} diverge: learn.lr x method.strength x the largest importance is "
-            f"{plan.lr * strength * largest:.3g}, and beyond 2 each step overshoots further; set method.penalty=proximal, which cannot "
-            f"diverge, or method.strength below {2 / (plan.lr * largest):.3g}"
-        )
+    return [(find(memory, f"importance/{slot}"), find(memory, f"anchor/{slot}")) for slot in slots]

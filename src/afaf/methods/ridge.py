@@ -44,7 +44,10 @@ class Ridge(DenseMethod[RidgeOptions]):
     summary = "fits a closed-form ridge head on fixed features, its Gram matrix added up task by task (control)"
     Options = RidgeOptions
     actions = Actions(
-        "dense, with the first task; a head", "after the first task the head alone", "all weights but the head", "all features"
+        "dense, with the first task; a head",
+        "after the first task the head alone",
+        "all weights but the head",
+        "the first task's features, all of them",
     )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
@@ -81,7 +84,7 @@ class Ridge(DenseMethod[RidgeOptions]):
                 sums = add_to_sums(sums, features(x), labels, learner.network.spec.n_classes)
         keep(memory, "sums", sums)
         head, bias = solve(sums, self.options.strength)
-        memory["weights/head"], memory["biases/head"] = (tensor.to(feed.device, feed.dtype) for tensor in (head, bias))
+        memory["weights/head"], memory["biases/head"] = (tensor.to(feed.device, feed.dtype).contiguous() for tensor in (head, bias))
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
         features, memory = self._features(learner), learner.memory

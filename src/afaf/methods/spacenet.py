@@ -43,7 +43,7 @@ class SpaceNet(Method[S]):
     name = "spacenet"
     summary = "adds a sparse sub-network per task from free neurons, fixes its important neurons"
     Options = SpaceNetOptions
-    actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "nothing")
+    actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "no")
 
     @property
     def unit(self) -> Unit:

@@ -1,0 +1,52 @@
+"""Writes the measured tables into docs/performance.md from benchmarks/results/*.json: `python -m benchmarks.page`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS, PAGE = Path("benchmarks/results"), Path("docs/performance.md")
+MARK = "<!-- measured: everything below is written by python -m benchmarks.page -->"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def sequences(files: list[tuple[str, dict[str, Any]]]) -> str:
+    """Whole sequences, one row a run."""
+    head = "| stream | method | engine | precision | seed | seconds | ACC | BWT | task-IL | peak GB | from |\n" + "|---" * 11 + "|\n"
+    rows = []
+    for name, data in files:
+        for row in data["rows"]:
+            peak = None if row["peak_gpu_bytes"] is None else row["peak_gpu_bytes"] / 1e9
+            cells = [row["stream"], row["method"], row["engine"], row["precision"], str(row["seed"]), number(row["seconds"])]
+            cells += [number(row[key], 2) for key in ("acc", "bwt", "acc_task_il")] + [number(peak, 2), name]
+            rows.append("| " + " | ".join(cells) + " |\n")
+    return head + "".join(rows)
+
+
+def epochs(data: dict[str, Any]) -> str:
+    """Epochs against a dense one."""
+    rows = "".join(f"| {row['what']} | {row['over_dense']:.3f} |\n" for row in data["rows"])
+    return "| an epoch of | over an epoch of dense fine-tuning |\n|---|---|\n" + rows
+
+
+def main() -> None:
+    loaded = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    runs = [(name, data) for name, data in loaded.items() if data["rows"] and "engine" in data["rows"][0]]
+    parts = ["## Whole sequences on one GPU\n", sequences(runs)]
+    for name, data in runs:
+        note = f"; {data['note']}" if "note" in data else ""
+        parts.append(f"- `{name}`: {data['device']}, torch {data['torch']}, commit {data['commit']}{note}\n")
+    if "step" in loaded:
+        step = loaded["step"]
+        where = f"2 cores, torch {step['torch']}, commit {step['commit']}"
+        parts += [f"\n## On a CPU\n\n`python -m benchmarks.step`, {where}.\n\n", epochs(step)]
+    before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
+    PAGE.write_text(before + MARK + "\n\n" + "\n".join([parts[0], parts[1]]) + "\n" + "".join(parts[2:]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

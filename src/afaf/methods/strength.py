@@ -1,0 +1,56 @@
+"""What methods share that let every weight move but hold on to the past with an extra term, weighted by a strength (lambda).
+
+Conventions are FACIL's, with which the paper ran them: cross-entropy over the current task's outputs, old output rows untouched, the
+gradient's norm clipped at 10000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from afaf.errors import ConfigError
+from afaf.learning.losses import LossOver
+from afaf.methods.dense import DenseMethod, DenseOptions
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+
+ADVICE = "lower learn.lr or method.strength"
+
+
+@dataclass(frozen=True)
+class StrengthOptions(DenseOptions):
+    loss_over: LossOver = "task"
+    clip: float | None = 10000.0
+    strength: float | Literal["paper", "tuned"] = "paper"  # lambda: a number, or one of `strengths` by its name
+    strengths: dict[str, float] = field(default_factory=lambda: {"paper": 1.0})  # the paper's, and those `afaf tune` found
+
+
+W = TypeVar("W", bound=StrengthOptions)
+
+
+class StrengthMethod(DenseMethod[W]):
+    """A dense method with a trade-off between what was learned and what is to be learned."""
+
+    tradeoff = "strength"
+
+    def strength_name(self) -> str:
+        return str(self.options.strength)
+
+    @property
+    def strength(self) -> float:
+        """lambda as a number."""
+        chosen = self.options.strength
+        if isinstance(chosen, str):
+            if self.strength_name() not in self.options.strengths:
+                raise ConfigError(
+                    f"no strength '{self.strength_name()}' is known for {self.name} on this stream: give method.strength a number, "
+                    f"or find one with `afaf tune STREAM {self.name}` and set method.strengths.{self.strength_name()}"
+                )
+            chosen = self.options.strengths[self.strength_name()]
+        return chosen
+
+    def check(self, spec: NetworkSpec, outline: Outline) -> None:
+        super().check(spec, outline)
+        if not 0 <= self.strength < float("inf"):
+            raise ConfigError(f"method.strength must be 0 or greater and finite, not {self.strength}")

@@ -1,0 +1,116 @@
+"""What holds for every method: it runs, costs what was predicted, keeps what was predicted, and can be repeated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import afaf
+from afaf.methods import BUILT_IN, find_method
+from afaf.model.file import Model
+from afaf.streams.tasks import Split, Stream, Task
+
+QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
+CONV = {"network.name": "small-cnn", "network.norm": "batch"}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in BUILT_IN},
+    "ewc per-sample": ("ewc", {"method.estimator": "per-sample", "method.strength": "tuned", "method.labels": "sampled"}),
+    "ewc proximal": ("ewc", {"method.penalty": "proximal", "method.labels": "true", "method.blend": "sum"}),
+    "mas per-sample": ("mas", {"method.estimator": "per-sample", "method.strength": "tuned", "method.squared": True}),
+    "mas separate": ("mas", {"method.blend": "separate"}),
+    "ewc with norm": ("ewc", {"network.norm": "batch", "method.strength": 10.0}),
+    "ridge on patches": ("ridge", {"method.features": "patches", "method.filters": 32}),
+    "packnet convolutional": ("packnet", {**CONV, "method.retrain_epochs": 1}),
+    "isolated convolutional": ("isolated", {**CONV, "sparse.alloc.conv": 50, "sparse.density.conv": 20, "sparse.fixed.conv": 20}),
+    "ewc convolutional": ("ewc", {**CONV, "method.estimator": "per-sample", "method.strength": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("method", "settings"), VARIANTS.values(), ids=list(VARIANTS))
+def test_a_run_costs_and_keeps_what_was_predicted_and_can_be_repeated(method: str, settings: dict[str, object]) -> None:
+    settings = {**QUICK, **settings}
+    results = afaf.run("split-digits", method, settings=settings, device="cpu")
+    costs = afaf.costs("split-digits", method, settings=settings)
+    assert results.model is not None
+    learner = results.model.learner
+    assert results.params == learner.params == costs.params
+    ledger = sum(costs.kept.get(name, 0) for name in ("owners", "fixed neurons", "masks"))
+    owners = sum(owner.nbytes for owner in learner.ledger.owners)
+    assert learner.kept_bytes == costs.kept_bytes - ledger
+    if "owners" in costs.kept or "masks" in costs.kept:
+        assert owners == costs.kept.get("owners", 0) + costs.kept.get("masks", 0)
+    for row, known in zip(results.R[-1], (results.R_task_il_unmasked or results.R_task_il)[-1], strict=True):
+        assert row is not None
+        assert known is not None
+        assert row <= known
+    again = afaf.run("split-digits", method, settings=settings, device="cpu")
+    assert (again.R, again.R_task_il, again.confusion) == (results.R, results.R_task_il, results.confusion)
+
+
+@pytest.mark.parametrize("method", ["ewc", "lwf", "packnet", "isolated", "ridge"])
+def test_what_a_method_keeps_survives_the_model_file(method: str, tmp_path: Path) -> None:
+    results = afaf.run(afaf.open_stream("split-digits")[:3], method, settings=QUICK, device="cpu", out=tmp_path / "run")
+    assert results.model is not None
+    back = Model.load(tmp_path / "run" / "model.safetensors").learner
+    memory = results.model.learner.memory
+    assert back.memory.keys() == memory.keys()
+    assert all(torch.equal(back.memory[name], tensor) for name, tensor in memory.items())
+    built = find_method(method)(find_method(method).Options(), None)  # type: ignore[arg-type]
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for task in (None, 2):
+        assert torch.equal(built.predictor(back, task)(x), built.predictor(results.model.learner, task)(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name != "finetune"])
+def test_every_method_remembers_digits_better_than_fine_tuning(method: str) -> None:
+    """The presets as they are; fine-tuning is right on the last task only, 20 %."""
+    acc = afaf.run("split-digits", method, device="cpu").acc
+    assert acc is not None
+    assert acc > 40
+
+
+def test_no_method_has_a_loop_over_epochs_or_batches_of_training() -> None:
+    """Methods say what may change; engines repeat it."""
+    folder = Path(str(afaf.__file__)).parent / "methods"
+    for path in folder.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert ".backward(" not in text, path.name
+        assert "range(plan.epochs" not in text, path.name
+        assert "range(learn.epochs" not in text, path.name
+
+
+def cut(stream: Stream, train: int, test: int) -> Stream:
+    """The same stream with few images: of each class the first `train` to learn and `test` to judge."""
+
+    def few(split: Split, count: int) -> Split:
+        return split.take(np.concatenate([np.flatnonzero(split.labels == c)[:count] for c in np.unique(split.labels)]))
+
+    tasks = [
+        Task(task.number, task.classes, task.class_names, few(task.train, train), few(task.test, test), task.preparation) for task in stream
+    ]
+    return Stream(stream.name, tasks, stream.label_map)
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", ["split-cifar10", "sim-cifar10", "sim-cifar100", "mix"])
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_an_epoch_of_every_method_on_every_real_stream(name: str, method: str) -> None:
+    """The presets and the paper's full network on the real files; each class is cut to its first 32 training and 8 test images, so that a
+    CPU gets through: every task, every phase and every batch kind (whole and partial) is still met."""
+    folder = os.environ.get("AFAF_DATA")
+    if not folder:
+        pytest.skip("AFAF_DATA names no folder of the real datasets")
+    stream = cut(afaf.open_stream(name, data=folder), 32, 8)
+    settings: dict[str, object] = {"learn.epochs": 1, "learn.batch_size": 48}
+    if method == "packnet":
+        settings["method.retrain_epochs"] = 1
+    results = afaf.run(stream, method, settings=settings, device="cpu")
+    assert results.params == afaf.costs(name, method, settings=settings).params
+    assert all(value is not None for value in results.R[-1])
