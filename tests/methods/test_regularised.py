@@ -59,7 +59,7 @@ def test_old_output_rows_stand_still(method: Any, options: Any) -> None:
 @pytest.mark.parametrize(("method", "options"), ALL[:2])
 def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: Any, options: Any, norm: str) -> None:
     distances = []
-    for strength in (0.0, 1e2, 1e4, 1e6, 1e9):
+    for strength in (0.0, 1e4, 1e6, 1e8):
         before: dict[str, Any] = {}
 
         def remember(learner: Learner, lesson: Lesson, before: dict[str, Any] = before) -> None:
@@ -72,7 +72,7 @@ def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: A
         now = protected(learner.network.parameters)
         distances.append(float(sum((importance[name] * (now[name] - anchor[name]).square()).sum() for name in now)))
     assert distances == sorted(distances, reverse=True)
-    assert distances[-1] < 1e-6 * distances[0]
+    assert distances[-1] < 1e-5 * distances[0]
     assert len(set(distances)) == len(distances)
 
 
