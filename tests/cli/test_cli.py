@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+import afaf
 from afaf.cli.main import app
+from afaf.cli.progress import ProgressDisplay
 
 runner = CliRunner()
 QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
@@ -93,6 +97,16 @@ def test_lists_and_version() -> None:
     assert "split-cifar10" in runner.invoke(app, ["streams"]).stdout
     assert "spacenet" in runner.invoke(app, ["methods"]).stdout
     assert runner.invoke(app, ["--version"]).stdout.startswith("afaf ")
+
+
+def test_on_a_terminal_it_shows_tasks_epochs_loss_and_time_left() -> None:
+    screen = io.StringIO()
+    with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
+        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2}, device="cpu", listener=display)
+        display.progress.refresh()
+    shown = screen.getvalue()
+    for part in ("finetune", "task 5", "loss", "accuracy", "left", "10/10", "after task 1", "8, 9"):
+        assert part in shown
 
 
 def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:

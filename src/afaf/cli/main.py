@@ -112,23 +112,23 @@ def results_table(summary: Any) -> Table:
         "ACC": "acc",
         "BWT": "bwt",
         "LA": "la",
-        "ACC task-IL": "acc_task_il",
-        "forgetting": "forgetting",
+        "task-IL": "acc_task_il",
         "task id": "task_id_accuracy",
     }
     table.add_column("seed")
     for name in columns:
         table.add_column(name, justify="right")
     table.add_column("#params", justify="right")
+    table.add_column("/ dense", justify="right")
     table.add_column("seconds", justify="right")
     for result in summary.runs:
         numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
         share = result.params / result.dense_params
-        table.add_row(str(result.seed), *numbers, f"{result.params:,} ({share:.3f}x dense)", f"{result.seconds:.1f}")
+        table.add_row(str(result.seed), *numbers, f"{result.params:,}", f"{share:.3f}", f"{result.seconds:.1f}")
     if len(summary.runs) > 1:
         table.add_section()
         pairs = [f"{_number(summary.mean[a])} ± {_number(summary.std[a])}" for a in columns.values()]
-        table.add_row("mean ± std", *pairs, "", "")
+        table.add_row("mean ± std", *pairs, "", "", "")
     return table
 
 

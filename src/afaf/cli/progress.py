@@ -5,7 +5,16 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from afaf.engine.report import EpochReport
 from afaf.runs.runner import Listener
@@ -22,7 +31,7 @@ class ProgressDisplay(Listener):
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
