@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from afaf.model.file import Model
     from afaf.runs.results import Results, Summary
     from afaf.runs.runner import costs
+    from afaf.runs.tune import tune
     from afaf.streams.benchmarks import open_stream
     from afaf.streams.tasks import Stream, Task
 
 _WHERE = {
     "run": "afaf.api",
     "costs": "afaf.runs.runner",
+    "tune": "afaf.runs.tune",
     "open_stream": "afaf.streams.benchmarks",
     "Stream": "afaf.streams.tasks",
     "Task": "afaf.streams.tasks",
@@ -32,7 +34,7 @@ _WHERE = {
     "AfafError": "afaf.errors",
 }
 
-__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "run"]
+__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:

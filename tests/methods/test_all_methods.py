@@ -23,6 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ewc proximal": ("ewc", {"method.penalty": "proximal", "method.labels": "true", "method.blend": "sum"}),
     "mas per-sample": ("mas", {"method.estimator": "per-sample", "method.strength": "tuned", "method.squared": True}),
     "mas separate": ("mas", {"method.blend": "separate"}),
+    "lwf with norm": ("lwf", {"network.norm": "batch"}),
     "ewc with norm": ("ewc", {"network.norm": "batch", "method.strength": 10.0}),
     "ridge on patches": ("ridge", {"method.features": "patches", "method.filters": 32}),
     "packnet convolutional": ("packnet", {**CONV, "method.retrain_epochs": 1}),

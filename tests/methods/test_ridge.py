@@ -17,6 +17,7 @@ from afaf.learning.learner import Learner
 from afaf.learning.patches import whitened_filters
 from afaf.methods.base import Lesson
 from afaf.methods.ridge import Ridge, RidgeOptions
+from afaf.streams.tasks import Preparation
 from small_worlds import world_of
 
 BOTH: list[Any] = [RidgeOptions(features="trunk"), RidgeOptions(features="patches", filters=5, patch=4)]
@@ -122,7 +123,7 @@ def test_filters_are_whitened_patches_of_the_feed() -> None:
     from conftest import small_stream
 
     task = small_stream([2], per_class=80)[0]
-    feed = Feed([(task.train, task.preparation)], dtype=torch.float64)
+    feed = Feed([(task.train, Preparation((0.2,), (0.05,)))], dtype=torch.float64)  # pixels far from mean 0 and spread 1
     weight, bias = whitened_filters(feed, 12, 3, torch.Generator().manual_seed(0))
     z = F.conv2d(feed.batch(torch.arange(len(feed)))[0], weight, bias).movedim(1, 0).flatten(1)
     assert weight.shape == (12, 1, 3, 3)

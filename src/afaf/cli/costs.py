@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -78,17 +79,20 @@ def detail_table(found: Costs) -> Table:
 
 
 def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
-    table = Table(title=f"{stream}: ratios are to the dense network")
-    for heading in ("method", "#params", "ratio", "FLOPs, paper", "by task", "FLOPs, counted", "FLOPs an answer", "kept between tasks"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = Table(
+        title=f"{stream}: ratios are to the dense network",
+        caption="FLOPs of training, but for 'answer'; 'kept' between tasks besides weights",
+    )
+    for heading in ("method", "#params", "ratio", "paper", "by task", "counted", "answer", "kept"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for found in compared:
         ratios = (found.paper_flops_ratio, found.paper_flops_by_task_ratio, found.counted_flops_ratio, found.inference_flops_ratio)
         table.add_row(
             found.method,
             f"{found.params:,}",
             f"{found.params_ratio:.4f}",
-            *("-" if r is None else f"{r:.3f}x" for r in ratios),
-            _kept(found),
+            *("-" if r is None else f"{r:.3f}" for r in ratios),
+            in_bytes(found.kept_bytes) if found.kept else "-",
         )
     return table
 
@@ -102,7 +106,3 @@ def in_bytes(count: int) -> str:
 
 def _flops(value: float | None, ratio: float | None) -> tuple[str, str]:
     return ("-", "no formula in the paper") if value is None or ratio is None else (f"{value:.4e}", f"{ratio:.4f}x dense")
-
-
-def _kept(found: Costs) -> str:
-    return f"{in_bytes(found.kept_bytes)} ({', '.join(found.kept)})" if found.kept else "nothing"

@@ -115,6 +115,8 @@ def results_table(summary: Any) -> Table:
         "task-IL": "acc_task_il",
         "task id": "task_id_accuracy",
     }
+    if any(run.R_task_il_unmasked is not None for run in summary.runs):
+        columns["ACC task-IL, all connections"] = "acc_task_il_unmasked"
     table.add_column("seed")
     for name in columns:
         table.add_column(name, justify="right")
@@ -127,8 +129,8 @@ def results_table(summary: Any) -> Table:
         table.add_row(str(result.seed), *numbers, f"{result.params:,}", f"{share:.3f}", f"{result.seconds:.1f}")
     if len(summary.runs) > 1:
         table.add_section()
-        pairs = [f"{_number(summary.mean[a])} ± {_number(summary.std[a])}" for a in columns.values()]
-        table.add_row("mean ± std", *pairs, "", "", "")
+        for name, over_seeds in (("mean", summary.mean), ("std", summary.std)):
+            table.add_row(name, *(_number(over_seeds[attribute]) for attribute in columns.values()), "", "", "")
     return table
 
 

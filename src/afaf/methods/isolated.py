@@ -1,9 +1,9 @@
 """Isolated networks: one separate sparse network per task, no neuron shared. What perfect isolation would give; a control.
 
-Inside the one ledger: task t has neurons of its own in every hidden layer, its block of `share` percent of the layer, and connections only
-among them, from the input and to its own outputs. It learns them as SpaceNet does, with drop and grow. It may have as many weights as
-SpaceNet's sub-network of that task under the same settings: the output rows in full, and the largest density, the same in every other
-W_l, that stays within that number. Where all pairs of the block are fewer than that (sim-CIFAR10), it has them all and stays below.
+Inside the one ledger: a task draws `share` percent of the neurons of every hidden layer, all of which become fixed, so that no later task
+draws them; its connections are among them, from the input and to its own outputs. It learns as SpaceNet does, with drop and grow, and may
+have as many weights as SpaceNet's sub-network of that task under the same settings: the output rows in full, and the largest density,
+the same in every other W_l, that stays within that number. Where all pairs are fewer than that (sim-CIFAR10), it has them all.
 Nothing that a task's outputs depend on moves once it is learned, so in task-IL nothing is forgotten: BWT is exactly 0.
 """
 
@@ -20,7 +20,6 @@ from afaf.methods.base import Actions, Lesson, check_percent
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
-from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.sizes import Sizes, share
 
 PARTS = 1_000_000  # densities are chosen in parts per million
@@ -46,37 +45,30 @@ class Isolated(SpaceNet[IsolatedOptions]):
             )
         super().check(spec, outline)
 
-    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
-        return allocate_free(request, among=self._own(request.spec, lesson.task))
-
     def finish(self, learner: Learner, lesson: Lesson) -> None:
         """The statistics of norms move for all neurons while a task is learned; those of others' neurons go back to what they were."""
         super().finish(learner, lesson)
-        before = learner.network.snapshots.get(lesson.task - 1)
-        own = self._own(learner.network.spec, lesson.task)
+        record, before = learner.ledger.record_of(lesson.task), learner.network.snapshots.get(lesson.task - 1)
+        assert record is not None
         for layer, norm in learner.network.parameters.norms.items():
             others = torch.ones_like(norm.mean, dtype=torch.bool)
-            others[own[layer]] = False
+            others[record.selected(layer).to(others.device)] = False
             norm.mean[others] = before.norms[layer].mean[others] if before else 0.0
             norm.var[others] = before.norms[layer].var[others] if before else 1.0
 
-    def _own(self, spec: NetworkSpec, task: int) -> dict[int, torch.Tensor]:
-        """The task's block of each hidden layer."""
-        sizes = {l: share(self.options.share, spec.layer(l).size) for l in range(2, spec.L)}
-        return {l: torch.arange((task - 1) * size, task * size) for l, size in sizes.items()}
-
     def _sizes(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
-        """All neurons of the block, and as many connections between them as SpaceNet's weights pay for."""
+        """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's weights pay for."""
         blocks = {l: spec.connections(l).block for l in range(1, spec.L)}
         budget = sum(count * blocks[l] for l, count in super()._sizes(spec, task, n_classes).connections.items())
-        alloc = {1: spec.layer(1).size, **{l: len(own) for l, own in self._own(spec, task).items()}, spec.L: n_classes}
+        hidden = {l: share(self.options.share, spec.layer(l).size) for l in range(2, spec.L)}
+        alloc = {1: spec.layer(1).size, **hidden, spec.L: n_classes}
         pairs = {l: alloc[l] * alloc[l + 1] for l in blocks}
 
         def connections(parts: int) -> dict[int, int]:
             return {l: pairs[l] if l == spec.L - 1 else parts * pairs[l] // PARTS for l in pairs}
 
         density = largest_within(budget, lambda parts: sum(count * blocks[l] for l, count in connections(parts).items()))
-        return Sizes(alloc, connections(density), {l: alloc[l] for l in range(2, spec.L)})
+        return Sizes(alloc, connections(density), hidden)
 
 
 def largest_within(budget: int, cost: Callable[[int], int]) -> int:

@@ -57,5 +57,7 @@ def for_any_stream(outline: Outline) -> dict[str, Any]:
             "afaf": {"method": {"l_reuse": {"mlp": 2, "small-cnn": 3, "alexnet": 4}[network], "first_reuse": 3}},
             "packnet": {"method": {"share": 10000 // n_tasks / 100}},  # in percent, rounded down so that all tasks fit
             "isolated": {"method": {"share": 10000 // n_tasks / 100}},
+            "ewc": {"method": {"penalty": "proximal"}},  # however strong the paper's strengths are here, they cannot diverge
+            "mas": {"method": {"penalty": "proximal"}},
         },
     }
