@@ -79,10 +79,8 @@ def detail_table(found: Costs) -> Table:
 
 
 def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
-    table = Table(
-        title=f"{stream}: ratios are to the dense network",
-        caption="FLOPs of training, but for 'answer'; 'kept' between tasks besides weights",
-    )
+    caption = "FLOPs of training, but for 'answer'; 'kept' between tasks besides weights"
+    table = Table(title=f"{stream}: ratios are to the dense network", caption=caption, box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("method", "#params", "ratio", "paper", "by task", "counted", "answer", "kept"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for found in compared:
