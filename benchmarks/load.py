@@ -21,6 +21,7 @@ from rich.table import Table
 
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.streams.sources import data_folder
+from benchmarks.provenance import commit
 
 GOAL_SECONDS, GOAL_RATIO = 2.0, 1.3
 
@@ -102,12 +103,6 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
             ("met" if met else "missed") if cifar10 else "",
         )
     return table
-
-
-def commit() -> str | None:
-    """Which version was measured, if this is a checkout."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
-    return found.stdout.strip() or None
 
 
 def machine() -> dict[str, Any]:

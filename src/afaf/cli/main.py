@@ -99,9 +99,13 @@ def run(
 def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
     """Where a run goes: `--out` itself, a folder per seed in it for several seeds, or a name under runs/."""
     if out is None:
-        place = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
-        return Path("runs") / f"{place}-{method}-{seed}"
+        return Path("runs") / f"{file_name(stream)}-{method}-{seed}"
     return out / f"seed-{seed}" if several else out
+
+
+def file_name(stream: str) -> str:
+    """A stream's name without what a file name should not hold: folder:PATH has slashes."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
 
 
 def results_table(summary: Any) -> Table:
@@ -211,8 +215,7 @@ def streams(
     if name is not None:
         from afaf.cli.data import show_stream
 
-        place = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.")
-        show_stream(name, data, out or Path(f"{place}.png"))
+        show_stream(name, data, out or Path(f"{file_name(name)}.png"))
         return
     table = Table("stream", "tasks", "classes", "training images", "what it is")
     for benchmark in BENCHMARKS.values():

@@ -12,12 +12,13 @@ order in which floating-point numbers are added.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from afaf.engine.report import OnEpoch, Tally
+from afaf.engine.loop import learn_epochs
+from afaf.engine.report import EpochReport, OnEpoch, Tally
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
@@ -45,20 +46,20 @@ class CompactEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         trunk: Trunk | None = None
-        for epoch in range(first_epoch, plan.epochs):
+
+        def learn_epoch(moment: Moment) -> EpochReport:
+            nonlocal trunk
             work, kept = gather(learner, plan)
             if trunk is None or not trunk.serves(work):
                 trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
-            tally = Tally(plan, epoch)
-            moment = Moment(learner.seed, plan.task, plan.phase, epoch)
+            tally = Tally(plan, moment.epoch)
             for h, labels, samples in trunk.batches(work, moment):
                 tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
             report = tally.report()
-            scatter(work, kept, learner, plan)
-            if plan.rewire is not None and epoch < plan.epochs - 1:
-                plan.rewire(learner, epoch)
-            if on_epoch is not None:
-                on_epoch(report)
+            scatter(work, kept, learner)
+            return report
+
+        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
 
 
 Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
@@ -131,7 +132,7 @@ def gather(learner: Learner, plan: LearningPlan) -> tuple[Workspace, Kept]:
     return part, kept
 
 
-def scatter(work: Workspace, kept: Kept, learner: Learner, plan: LearningPlan) -> None:
+def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
     """Put back what can have changed: weights and importances from l_reuse on, biases that move. Norms that move were never gathered."""
     if not kept:
         return
@@ -154,13 +155,6 @@ def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
     return part.clone() if part is tensor else part
 
 
-@dataclass(frozen=True)
-class _Cached:
-    """Features of the whole task, up to the dropout that follows them."""
-
-    features: Tensor
-
-
 class Trunk:
     """Runs what stands still ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
 
@@ -172,12 +166,12 @@ class Trunk:
         self.parameters = Parameters(
             work.parameters.weights[: work.entry - 1], work.parameters.biases[: work.entry - 1], work.parameters.norms
         )
-        self.cached: _Cached | None = None
+        self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
         if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
             first = self._lower(work, feed.batch(torch.arange(1, device=feed.device))[0])
             if first.numel() * first.element_size() * len(feed) <= cache_bytes:
                 everything = torch.arange(len(feed), device=feed.device)
-                self.cached = _Cached(torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(self.batch_size)]))
+                self.cached = torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(self.batch_size)])
 
     def serves(self, work: Workspace) -> bool:
         """Whether this trunk is still the one below the gathered part: rewiring may have widened the cone."""
@@ -214,7 +208,7 @@ class Trunk:
         mode = work.mode(moment, samples)
         if self.cached is not None:
             _, upper = _around_dropout(top.then)
-            return operate(upper, self.entry, self.cached.features[samples], mode, self.parameters.norms)
+            return operate(upper, self.entry, self.cached[samples], mode, self.parameters.norms)
         return forward(work.spec, self.parameters, self.feed.batch(samples, moment)[0], mode=mode, last=self.entry - 1)
 
     @torch.no_grad()

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from afaf.engine.compact import Kept, Trunk, gather, scatter
+from afaf.engine.compact import Trunk, gather, scatter
+from afaf.engine.loop import learn_epochs
 from afaf.engine.report import EpochReport, OnEpoch, check_finite
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
@@ -41,17 +42,18 @@ class GraphedEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         stage: Stage | None = None
+
+        def learn_epoch(moment: Moment) -> EpochReport:
+            nonlocal stage
+            work, kept = gather(learner, plan)
+            if stage is None or not stage.take_over(work):
+                stage = Stage(work, feed, self.chunk_bytes, self.precision)
+            report = stage.epoch(moment)
+            scatter(stage.work, kept, learner)
+            return report
+
         with precision(self.precision, learner.network.device):
-            for epoch in range(first_epoch, plan.epochs):
-                work, kept = gather(learner, plan)
-                if stage is None or not stage.take_over(work):
-                    stage = Stage(work, kept, feed, self.chunk_bytes, self.precision)
-                report = stage.epoch(Moment(learner.seed, plan.task, plan.phase, epoch))
-                scatter(stage.work, kept, learner, plan)
-                if plan.rewire is not None and epoch < plan.epochs - 1:
-                    plan.rewire(learner, epoch)
-                if on_epoch is not None:
-                    on_epoch(report)
+            learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
 
 
 @contextlib.contextmanager
@@ -89,8 +91,8 @@ class Drawn(Training):
 class Stage:
     """The fixed tensors of one task, and the graph of a step on them."""
 
-    def __init__(self, work: Workspace, kept: Kept, feed: Feed, chunk_bytes: int, precision: Precision):
-        self.work, self.kept, self.feed, self.precision = work, kept, feed, precision
+    def __init__(self, work: Workspace, feed: Feed, chunk_bytes: int, precision: Precision):
+        self.work, self.feed, self.precision = work, feed, precision
         self.trunk = Trunk(work, feed, chunk_bytes, 0)
         self.device = feed.device
         self.dropped = [
