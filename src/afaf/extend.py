@@ -4,7 +4,7 @@ from afaf.engine.eager import EagerEngine
 from afaf.engine.report import EpochReport
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver, cross_entropy_over, distillation, outputs_in_loss, total
+from afaf.learning.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
 from afaf.learning.named import everything, find, keep, protected
 from afaf.learning.plan import LearningPlan, Loss, Step
 from afaf.learning.quadratic import proximal_step, quadratic_penalty
@@ -33,6 +33,7 @@ __all__ = [
     "Actions",
     "Allocation",
     "ClassAllocation",
+    "CrossEntropy",
     "DenseMethod",
     "DenseOptions",
     "EagerEngine",
@@ -75,7 +76,6 @@ __all__ = [
     "Task",
     "allocate_free",
     "allocate_reusing",
-    "cross_entropy_over",
     "distillation",
     "everything",
     "find",

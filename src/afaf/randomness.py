@@ -48,8 +48,11 @@ def mix(x: Tensor) -> Tensor:
     return x
 
 
-def bits_at(key: Key, *indices: Tensor) -> Tensor:
-    """32 random bits for each place, as int32. A place is named by one or more integer indices that broadcast together."""
+def bits_at(key: Key | Tensor, *indices: Tensor) -> Tensor:
+    """32 random bits for each place, as int32. A place is named by one or more integer indices that broadcast together.
+
+    A key may lie on the device: what was captured with it can then be replayed with another.
+    """
     x = mix(mix(indices[0].to(torch.int32) ^ key[0]) ^ key[1])
     for index in indices[1:]:
         x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor, not sum: two rows of places never share a run of numbers
@@ -66,7 +69,7 @@ def integers_at(key: Key, below: int, *indices: Tensor) -> Tensor:
     return (uniform_at(key, *indices) * below).to(torch.int64)
 
 
-def keep_at(key: Key, rate: float, samples: Tensor, neurons: Tensor, positions: int) -> Tensor:
+def keep_at(key: Key | Tensor, rate: float, samples: Tensor, neurons: Tensor, positions: int) -> Tensor:
     """Dropout: for each (sample, neuron, position) whether it is kept, with probability 1 - rate (to 16 bits).
 
     Two positions of a neuron share 32 random bits, so a neuron's decisions do not depend on which other neurons are there.

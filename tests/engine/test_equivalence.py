@@ -61,7 +61,7 @@ def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
             below = set(torch.nonzero(live[sorted(cone)].any(0)).flatten().tolist())
             assert below <= set(kept[l].tolist())
             cone = below
-        work, _ = gather(learner, plan)
+        work = gather(learner, plan, kept)
         assert [w.shape[:2] for w in work.parameters.weights] == [(len(kept[l + 1]), len(kept[l])) for l in range(1, spec.L)]
 
     world.learn(after_start=watch)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -23,13 +24,14 @@ from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
-from afaf.network.forward import EVALUATION, Parameters, forward, operate
-from afaf.network.spec import Operation
+from afaf.network.forward import Parameters, forward
+from afaf.network.spec import NetworkSpec, Operation
 from afaf.subnets.rewire import Importance
 
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
 TRUNK_BATCH_GPU = 2048
 ROUND_TO = 16  # kernels are fastest when the numbers of neurons are multiples of this
+ROUND_MAPS_TO_GPU = 128  # the GPU library's gradients of kernels between fewer maps take up to four times as long
 WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
 CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
@@ -45,13 +47,11 @@ class CompactEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
-        trunk: Trunk | None = None
+        kept = neurons_that_matter(learner, plan)
+        trunk = Trunk(gather(learner, plan, kept), feed, self.chunk_bytes, self.cache_bytes)
 
         def learn_epoch(moment: Moment) -> EpochReport:
-            nonlocal trunk
-            work, kept = gather(learner, plan)
-            if trunk is None or not trunk.serves(work):
-                trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
+            work = gather(learner, plan, kept)
             tally = Tally(plan, moment.epoch)
             for h, labels, samples in trunk.batches(work, moment):
                 tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
@@ -68,22 +68,34 @@ Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gath
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
     """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
 
-    Connections grow between selected neurons only, so rewiring leaves this as it is.
+    A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
+    and what matters stays the same until the task is learned.
     """
     spec, ledger = learner.network.spec, learner.ledger
+    if not plan.logits_only:
+        return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
     record = ledger.record_of(plan.task)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
     if plan.silenced is not None:
         cone &= ~plan.silenced
     kept: Kept = {spec.L: torch.nonzero(cone).flatten()}  # sorted, like all the others
     for l in range(spec.L - 1, 0, -1):
-        cone = (ledger.owner(l)[cone] > 0).any(dim=2).any(dim=0)
+        owner = ledger.owner(l)[cone]
+        live = owner > 0 if record is None else (owner > 0) & (owner != plan.task)
+        cone = live.any(dim=2).any(dim=0)
         if l == 1 or (plan.norm_moves and l in learner.network.parameters.norms):
             cone = torch.ones_like(cone)
         if record is not None:
             cone[record.selected(l).to(cone.device)] = True
-        kept[l] = rounded_up(cone, ROUND_TO if len(cone) >= WORTH_ROUNDING else 1)
+        kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
     return kept
+
+
+def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
+    """Of which number a layer's neurons should be a multiple."""
+    if spec.layer(l).size < WORTH_ROUNDING:
+        return 1
+    return ROUND_MAPS_TO_GPU if device.type == "cuda" and spec.layer(l).group == "conv" else ROUND_TO
 
 
 def rounded_up(there: Tensor, to: int) -> Tensor:
@@ -102,49 +114,51 @@ def trunk_top(learner: Learner, plan: LearningPlan) -> int:
     return plan.first if still else 1
 
 
-def gather(learner: Learner, plan: LearningPlan) -> tuple[Workspace, Kept]:
+def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
     """The part of the network that matters, as small dense tensors."""
     whole = Workspace.whole(learner, plan)
-    if not plan.logits_only:
-        return whole, {}
-    spec, entry = learner.network.spec, trunk_top(learner, plan)
-    kept = neurons_that_matter(learner, plan)
-    weights = [_part(whole.parameters.weights[l - 1], kept, l) for l in range(1, spec.L)]
-    biases = [whole.parameters.biases[l - 1][kept[l + 1]] for l in range(1, spec.L - 1)]
-    norms = {
-        layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer]) for layer, norm in whole.parameters.norms.items()
-    }
-    importance = Importance(
-        [_part(whole.importance.connections[l - 1], kept, l) for l in range(1, spec.L)],
-        [whole.importance.neurons[l - 1][kept[l]] for l in range(1, spec.L + 1)],
-    )
-    part = replace(
+    spec, importance = learner.network.spec, learner.importance
+    all_rows = len(kept[spec.L]) == spec.n_classes
+    return replace(
         whole,
-        parameters=Parameters(weights, [*biases, whole.parameters.biases[-1]], norms),
-        importance=importance,
+        parameters=Parameters(
+            [_part(whole.parameters.weights[l - 1], kept, l) for l in range(1, spec.L)],
+            [whole.parameters.biases[l - 1][kept[l + 1]] for l in range(1, spec.L)],
+            {
+                layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer])
+                for layer, norm in whole.parameters.norms.items()
+            },
+        ),
+        importance=Importance(
+            [_part(importance.connections[l - 1], kept, l) for l in range(1, spec.L)],
+            [importance.neurons[l - 1][kept[l]] for l in range(1, spec.L + 1)],
+        ),
         moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
-        biases={l: mask if l == spec.L - 1 else mask[kept[l + 1]] for l, mask in plan.biases.items()},
+        biases={l: mask[kept[l + 1]] for l, mask in plan.biases.items()},
         passes={l: mask[kept[l]] for l, mask in plan.passes.items()},
-        entry=entry,
+        entry=trunk_top(learner, plan) if plan.logits_only else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
-        rows=kept[spec.L],
+        rows=None if all_rows else kept[spec.L],
+        resting=None if all_rows else whole.parameters.biases[-1],
     )
-    return part, kept
 
 
 def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
     """Put back what can have changed: weights and importances from l_reuse on, biases that move. Norms that move were never gathered."""
-    if not kept:
-        return
     network, importance = learner.network, learner.importance
     for l in work.moving:
-        rows, columns = kept[l + 1][:, None], kept[l][None, :]
-        network.parameters.weights[l - 1][rows, columns] = work.parameters.weights[l - 1]
-        importance.connections[l - 1][rows, columns] = work.importance.connections[l - 1]
+        _put(network.parameters.weights[l - 1], work.parameters.weights[l - 1], kept, l)
+        _put(importance.connections[l - 1], work.importance.connections[l - 1], kept, l)
         importance.neurons[l - 1][kept[l]] = work.importance.neurons[l - 1]
     for l in work.biases:
-        if l < network.spec.L - 1:
-            network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+        network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+
+
+def _put(whole: Tensor, part: Tensor, kept: Kept, l: int) -> None:
+    if whole.shape == part.shape:
+        whole.copy_(part)
+    else:
+        whole[kept[l + 1][:, None], kept[l][None, :]] = part
 
 
 def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
@@ -162,24 +176,13 @@ class Trunk:
         self.feed, self.chunk_bytes = feed, chunk_bytes
         self.entry = work.entry
         self.batch_size = TRUNK_BATCH if feed.device.type == "cpu" else TRUNK_BATCH_GPU
-        self.kept = {l: work.neurons.get(l) for l in range(1, work.entry + 1)}
-        self.parameters = Parameters(
-            work.parameters.weights[: work.entry - 1], work.parameters.biases[: work.entry - 1], work.parameters.norms
-        )
+        self.parameters = work.as_read(work.parameters)  # all of them, but only those below the top are looked at
         self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
         if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
-            first = self._lower(work, feed.batch(torch.arange(1, device=feed.device))[0])
+            everything = torch.arange(len(feed), device=feed.device)
+            first = self._lower(work, everything[:1])
             if first.numel() * first.element_size() * len(feed) <= cache_bytes:
-                everything = torch.arange(len(feed), device=feed.device)
-                self.cached = torch.cat([self._lower(work, feed.batch(part)[0]) for part in everything.split(self.batch_size)])
-
-    def serves(self, work: Workspace) -> bool:
-        """Whether this trunk is still the one below the gathered part: rewiring may have widened the cone."""
-        if work.entry != self.entry:
-            return False
-        if self.entry == 1:
-            return True
-        return all(_same(self.kept[l], work.neurons.get(l)) for l in range(1, self.entry + 1))
+                self.cached = torch.cat([self._lower(work, part) for part in everything.split(self.batch_size)])
 
     def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
@@ -191,32 +194,37 @@ class Trunk:
 
     def features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
         """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
-        return torch.cat([self._features(work, part, moment) for part in samples.split(self.batch_size)])
+        images = self.feed.batch(samples, moment)[0] if self.cached is None else None  # drawn at once: many small draws take longer
+        if images is None or self.entry > 1:
+            parts = samples.split(self.batch_size)
+            pieces = [None] * len(parts) if images is None else images.split(self.batch_size)
+            return torch.cat([self._features(work, part, piece, moment) for part, piece in zip(parts, pieces, strict=True)])
+        return images
 
-    def chunk(self, work: Workspace, beside: int = 0) -> int:
-        """Images whose features (and so many values `beside` them, each) are held at once: whole batches, within the budget."""
+    def chunk(self, work: Workspace) -> int:
+        """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
         neurons, layer = work.neurons.get(self.entry), work.spec.layer(self.entry)
-        values = (layer.size if neurons is None else len(neurons)) * layer.positions + beside
+        values = max((layer.size if neurons is None else len(neurons)) * layer.positions, prod(work.spec.input_shape))
         per_batch = values * work.parameters.weights[-1].element_size() * work.plan.batch_size
         return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
 
     @torch.no_grad()
-    def _features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
-        if self.entry == 1:
-            return self.feed.batch(samples, moment)[0]
+    def _features(self, work: Workspace, samples: Tensor, images: Tensor | None, moment: Moment) -> Tensor:
         top = work.spec.connections(self.entry - 1)
         mode = work.mode(moment, samples)
-        if self.cached is not None:
-            _, upper = _around_dropout(top.then)
-            return operate(upper, self.entry, self.cached[samples], mode, self.parameters.norms)
-        return forward(work.spec, self.parameters, self.feed.batch(samples, moment)[0], mode=mode, last=self.entry - 1)
+        if images is not None:
+            return forward(work.spec, self.parameters, images, mode=mode, last=self.entry - 1)
+        assert self.cached is not None
+        _, upper = _around_dropout(top.then)
+        return mode.operate(upper, self.entry, self.cached[samples], self.parameters.norms)
 
     @torch.no_grad()
-    def _lower(self, work: Workspace, x: Tensor) -> Tensor:
-        """Up to the dropout at the trunk's top, without any."""
+    def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
+        """Up to the dropout at the trunk's top, without any: the same at every moment."""
         top = work.spec.connections(self.entry - 1)
         lower, _ = _around_dropout(top.then)
-        return forward(work.spec, self.parameters, x, mode=EVALUATION, last=self.entry - 1, last_operations=lower)
+        mode = work.mode(Moment(0, work.plan.task), samples)
+        return forward(work.spec, self.parameters, self.feed.batch(samples)[0], mode=mode, last=self.entry - 1, last_operations=lower)
 
     def _dropout_only_at_the_top(self, work: Workspace) -> bool:
         return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))
@@ -225,7 +233,3 @@ class Trunk:
 def _around_dropout(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     place = operations.index("dropout") if "dropout" in operations else len(operations)
     return operations[:place], operations[place:]
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))

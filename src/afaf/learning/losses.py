@@ -20,19 +20,19 @@ def outputs_in_loss(loss_over: LossOver, task_classes: tuple[int, ...], seen: tu
     return {"task": tuple(task_classes), "seen": tuple(sorted(seen)), "all": tuple(range(rows))}[loss_over]
 
 
-def cross_entropy_over(outputs: tuple[int, ...], rows: int, device: torch.device) -> Loss:
-    """Cross-entropy with a softmax over some of the output rows."""
-    columns = torch.tensor(outputs, device=device)
-    place = torch.full((rows,), -1, device=device)
-    place[columns] = torch.arange(len(outputs), device=device)
-    whole = len(outputs) == rows
+class CrossEntropy:
+    """Cross-entropy with a softmax over some of the output rows. An engine that knows it may compute it in its own way."""
 
-    def loss(step: Step) -> Tensor:
-        if whole:
+    def __init__(self, outputs: tuple[int, ...], rows: int, device: torch.device):
+        self.outputs, self.rows = outputs, rows
+        self.columns = torch.tensor(outputs, device=device)
+        self.place = torch.full((rows,), -1, device=device)
+        self.place[self.columns] = torch.arange(len(outputs), device=device)
+
+    def __call__(self, step: Step) -> Tensor:
+        if len(self.outputs) == self.rows:
             return F.cross_entropy(step.logits, step.labels)
-        return F.cross_entropy(step.logits[:, columns], place[step.labels])
-
-    return loss
+        return F.cross_entropy(step.logits[:, self.columns], self.place[step.labels])
 
 
 def total(*terms: Loss) -> Loss:

@@ -12,7 +12,7 @@ from torch import Tensor
 from afaf.errors import ConfigError
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver, cross_entropy_over, outputs_in_loss
+from afaf.learning.losses import CrossEntropy, LossOver, outputs_in_loss
 from afaf.learning.plan import LearningPlan, Loss
 from afaf.learning.settings import Settings
 from afaf.network.ledger import Unit
@@ -131,7 +131,7 @@ class Method(Generic[O]):
 
     def _cross_entropy(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> Loss:
         network = learner.network
-        return cross_entropy_over(self._outputs(learner, lesson, loss_over), network.spec.n_classes, network.device)
+        return CrossEntropy(self._outputs(learner, lesson, loss_over), network.spec.n_classes, network.device)
 
 
 def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:

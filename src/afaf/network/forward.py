@@ -5,14 +5,14 @@ What differs between using a network and training it (dropout, batch statistics,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.spec import NetworkSpec, Operation
+from afaf.network.spec import Connections, NetworkSpec, Operation
 from afaf.randomness import Key, keep_at
 
 Observer = Callable[[int, Tensor], None]  # (neuron layer, its activation after ReLU)
@@ -33,6 +33,10 @@ class Norm:
     def part(self, neurons: Tensor) -> Norm:
         return Norm(self.gain[neurons], self.shift[neurons], self.mean[neurons], self.var[neurons])
 
+    def leaf(self, moves: bool) -> Norm:
+        """The same numbers, with gain and shift as leaves of a new graph."""
+        return Norm(self.gain.detach().requires_grad_(moves), self.shift.detach().requires_grad_(moves), self.mean, self.var)
+
     def tensors(self) -> dict[str, Tensor]:
         return {"gain": self.gain, "shift": self.shift, "mean": self.mean, "var": self.var}
 
@@ -48,6 +52,37 @@ class Parameters:
 
 class Mode:
     """Evaluation: no dropout, running statistics, nothing cut."""
+
+    def neurons_above(
+        self,
+        join: Connections,
+        layer: int,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        operations: tuple[Operation, ...],
+        norms: dict[int, Norm],
+        observe: Observer | None,
+    ) -> Tensor:
+        """Carry h through W_l into the neurons of `layer`, and through the operations that follow there."""
+        return self.operate(operations, layer, self.cut(layer, product(join, h, weight, bias)), norms, observe)
+
+    def operate(
+        self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
+    ) -> Tensor:
+        """What follows the weights into a neuron layer, in order."""
+        for operation in operations:
+            if operation == "relu":
+                h = F.relu(h)
+                if observe is not None:
+                    observe(layer, h)
+            elif operation == "pool":
+                h = F.max_pool2d(h, 2)
+            elif operation == "dropout":
+                h = self.dropout(layer, h)
+            else:
+                h = self.norm(layer, h, norms[layer])
+        return h
 
     def cut(self, layer: int, z: Tensor) -> Tensor:
         return z
@@ -67,7 +102,7 @@ class Training(Mode):
     """Learning: dropout keyed by image and neuron, batch statistics if norms move, no gradient through fixed neurons."""
 
     rate: float
-    keys: dict[int, Key]  # one per neuron layer, of this epoch
+    keys: Mapping[int, Key | Tensor]  # one per neuron layer, of this epoch
     samples: Tensor  # the images' numbers within the task, int32: a draw belongs to an image, not to a place in a batch
     passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     norm_moves: bool = True
@@ -112,43 +147,15 @@ def forward(
     last = last or spec.L - 1
     for l in range(first, last + 1):
         join = spec.connections(l)
-        weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
-        if join.kind == "conv":
-            z = convolve(h, weight.reshape(*weight.shape[:2], join.kernel, join.kernel), bias)
-        else:
-            z = F.linear(h.flatten(1), weight.flatten(1), bias)
         operations = last_operations if l == last and last_operations is not None else join.then
-        h = operate(operations, l + 1, mode.cut(l + 1, z), mode, parameters.norms, observe)
+        weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
+        h = mode.neurons_above(join, l + 1, h, weight, bias, operations, parameters.norms, observe)
     return h
 
 
-def convolve(h: Tensor, kernels: Tensor, bias: Tensor) -> Tensor:
-    """A convolution in the layout it is fastest with: channels last; on a GPU, of few channels, as one product of matrices.
-
-    (The GPU library's repeatable kernels for the gradient of so few channels take a third of a step.)
-    """
-    if not h.is_cuda or h.shape[1] >= 8:
-        return F.conv2d(h.contiguous(memory_format=torch.channels_last), kernels, bias)
-    size = kernels.shape[-1]
-    windows = h.unfold(2, size, 1).unfold(3, size, 1)  # (n, channels, height, width, size, size)
-    n, _, height, width = windows.shape[:4]
-    rows = windows.permute(0, 2, 3, 1, 4, 5).reshape(n * height * width, -1)
-    return F.linear(rows, kernels.flatten(1), bias).reshape(n, height, width, -1).permute(0, 3, 1, 2)
-
-
-def operate(
-    operations: tuple[Operation, ...], layer: int, h: Tensor, mode: Mode, norms: dict[int, Norm], observe: Observer | None = None
-) -> Tensor:
-    """What follows the weights into a neuron layer, in order."""
-    for operation in operations:
-        if operation == "relu":
-            h = F.relu(h)
-            if observe is not None:
-                observe(layer, h)
-        elif operation == "pool":
-            h = F.max_pool2d(h, 2)
-        elif operation == "dropout":
-            h = mode.dropout(layer, h)
-        else:
-            h = mode.norm(layer, h, norms[layer])
-    return h
+def product(join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """W_l h + b: a convolution (channels last: the layout it is fastest with) or a product of matrices."""
+    if join.kind == "dense":
+        return F.linear(h.flatten(1), weight.flatten(1), bias)
+    kernels = weight.reshape(*weight.shape[:2], join.kernel, join.kernel)
+    return F.conv2d(h.contiguous(memory_format=torch.channels_last), kernels, bias)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.network.ledger import Ledger
+from afaf.network.ledger import Allocation, Ledger
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.subnets.sizes import share
@@ -41,37 +41,63 @@ class Importance:
 def drop_and_grow(
     network: Network, ledger: Ledger, importance: Importance, task: int, *, drop_percent: float, reset_importance: bool
 ) -> None:
-    """One cycle in every W_l but the output's that belongs to the task's sub-network."""
+    """One cycle in every W_l but the output's that belongs to the task's sub-network.
+
+    All of a task's connections lie between its sources and its targets, so each W_l is looked at there alone.
+    """
     record = ledger.record_of(task)
     assert record is not None, f"task {task} has no sub-network"
-    for l in range(record.l_reuse, network.spec.L - 1):
-        sources, targets = record.sources(l).to(network.device), record.targets(l).to(network.device)
-        targets = targets[~ledger.is_fixed(l + 1)[targets]]
-        dropped = least_important(ledger.owned_by(l, task), importance.connections[l - 1], drop_percent)
-        ledger.owners[l - 1].view(-1)[dropped] = 0
-        grown = most_promising(ledger.owner(l), sources, targets, importance.neurons[l - 1], importance.neurons[l], len(dropped))
-        ledger.owners[l - 1].view(-1)[grown] = task
+    fields = [Field.of(ledger, importance, l, record) for l in range(record.l_reuse, network.spec.L - 1)]
+    counts = torch.stack([(field.owner == task).sum() for field in fields]).tolist()  # at once: each look at the device waits for it
+    for field, count in zip(fields, counts, strict=True):
+        dropped = least_important(field, task, share(drop_percent, count))
+        field.owner.view(-1)[dropped] = 0
+        grown = most_promising(field, len(dropped))
+        field.owner.view(-1)[grown] = task
+        ledger.owners[field.l - 1][field.rows, field.columns] = field.owner
+        places = field.places(dropped)
         if reset_importance:
-            importance.connections[l - 1].view(-1)[dropped] = 0
-        network.parameters.weights[l - 1] = torch.where(ledger.owner(l) > 0, network.weight(l), torch.zeros_like(network.weight(l)))
+            importance.connections[field.l - 1].view(-1)[places] = 0
+        weights = network.weight(field.l).view(ledger.owner(field.l).numel(), -1)
+        regrown = field.owner.view(-1)[dropped] == task
+        weights[places] = torch.where(regrown[:, None], weights[places], torch.zeros_like(weights[places]))
 
 
-def least_important(owned: Tensor, importance: Tensor, drop_percent: float) -> Tensor:
-    """Flat places of the least important share (rounded down) of the task's connections; ties go to the lowest index."""
-    places = torch.nonzero(owned.view(-1)).flatten()
-    count = share(drop_percent, len(places))
-    order = torch.sort(importance.view(-1)[places], stable=True).indices
-    return places[order[:count]]
+@dataclass
+class Field:
+    """Where connections of a task may be in W_l: between its sources and its targets, in the order of their numbers."""
+
+    l: int
+    rows: Tensor  # (targets, 1)
+    columns: Tensor  # (1, sources)
+    inputs: int  # of W_l
+    owner: Tensor  # (targets, sources, unit), a copy
+    importance: Tensor  # of the connections, likewise
+    score: Tensor  # (targets, sources): the product of the two neurons' importances; -1 where nothing may grow
+
+    @classmethod
+    def of(cls, ledger: Ledger, importance: Importance, l: int, record: Allocation) -> Field:
+        device = ledger.owner(l).device
+        rows, columns = record.targets(l).to(device)[:, None], record.sources(l).to(device)[None, :]
+        score = importance.neurons[l][rows] * importance.neurons[l - 1][columns]
+        score = torch.where(ledger.is_fixed(l + 1)[rows], -1.0, score)
+        owner, connections = ledger.owner(l)[rows, columns], importance.connections[l - 1][rows, columns]
+        return cls(l, rows, columns, ledger.owner(l).shape[1], owner, connections, score)
+
+    def places(self, here: Tensor) -> Tensor:
+        """Flat places in the whole of W_l, for flat places in this field."""
+        unit, sources = self.owner.shape[2], self.columns.shape[1]
+        connection = here // unit
+        return (self.rows[connection // sources, 0] * self.inputs + self.columns[0, connection % sources]) * unit + here % unit
 
 
-def most_promising(
-    owner: Tensor, sources: Tensor, targets: Tensor, source_importance: Tensor, target_importance: Tensor, count: int
-) -> Tensor:
-    """Flat places of the `count` missing connections that join the most important neurons (product of the two); ties: lowest index."""
-    unit = owner.shape[2]
-    score = target_importance[targets][:, None] * source_importance[sources][None, :]
-    missing = owner[targets][:, sources] == 0
-    flat = (targets[:, None, None] * owner.shape[1] + sources[None, :, None]) * unit + torch.arange(unit, device=owner.device)
-    places, scores = flat[missing], score[:, :, None].expand(-1, -1, unit)[missing]
-    order = torch.sort(scores, descending=True, stable=True).indices
-    return places[order[:count]]
+def least_important(field: Field, task: int, count: int) -> Tensor:
+    """The `count` least important of the task's connections, as flat places of the field; ties go to the lowest index."""
+    importance = torch.where(field.owner == task, field.importance, torch.inf)
+    return torch.sort(importance.view(-1), stable=True).indices[:count]
+
+
+def most_promising(field: Field, count: int) -> Tensor:
+    """The `count` missing connections that join the most important neurons (product of the two); ties: lowest index."""
+    score = torch.where(field.owner == 0, field.score[:, :, None], -1.0)
+    return torch.sort(score.view(-1), descending=True, stable=True).indices[:count]
