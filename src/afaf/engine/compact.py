@@ -48,10 +48,12 @@ class CompactEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         kept = neurons_that_matter(learner, plan)
-        trunk = Trunk(gather(learner, plan, kept), feed, self.chunk_bytes, self.cache_bytes)
+        work = gather(learner, plan, kept)
+        trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
 
         def learn_epoch(moment: Moment) -> EpochReport:
-            work = gather(learner, plan, kept)
+            if plan.rewire is not None and moment.epoch > first_epoch:
+                gather_again(work, learner, kept)
             tally = Tally(plan, moment.epoch)
             for h, labels, samples in trunk.batches(work, moment):
                 tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
@@ -141,6 +143,14 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         rows=None if all_rows else kept[spec.L],
         resting=None if all_rows else whole.parameters.biases[-1],
     )
+
+
+def gather_again(work: Workspace, learner: Learner, kept: Kept) -> None:
+    """Take over what rewiring can have changed, in the same memory."""
+    for l in work.moving:
+        work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, l))
+        work.importance.connections[l - 1].copy_(_part(learner.importance.connections[l - 1], kept, l))
+        work.moving[l].copy_(_part(learner.ledger.owned_by(l, work.plan.task), kept, l))
 
 
 def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:

@@ -237,6 +237,7 @@ class Shadowed(Workspace):
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
     court: Court | None = None  # where the loss is cross-entropy and nothing else
     lane: Lane | None = None
+    all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
 
     @classmethod
     def of(cls, work: Workspace, dtype: torch.dtype) -> Shadowed:
@@ -247,10 +248,10 @@ class Shadowed(Workspace):
         here.parameters = Parameters([_by_block(w) for w in work.parameters.weights], work.parameters.biases, work.parameters.norms)
         here.importance.connections = [_by_block(c) for c in work.importance.connections]
         here.moving = {l: _by_block(mask) for l, mask in work.moving.items()}
-        here.shadows = [torch.empty_like(w.permute(0, 2, 1), dtype=dtype) for w in here.parameters.weights]
+        here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
+        here.shadows = [w.permute(0, 2, 1).to(dtype, copy=True) for w in here.parameters.weights]
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.lane = Lane(device) if device.type == "cuda" else None
-        here.cast_shadows()
         return here
 
     def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
@@ -288,9 +289,9 @@ class Shadowed(Workspace):
         return {l: partial(self.move, l) for l in at_once}
 
     def cast_shadows(self) -> None:
-        """After weights changed elsewhere than in a step."""
-        for shadow, weight in zip(self.shadows, self.parameters.weights, strict=True):
-            shadow.copy_(weight.permute(0, 2, 1))
+        """After weights changed elsewhere than in a step. What stands still is left alone: a trunk may be reading it."""
+        for l in self.moving:
+            self.shadows[l - 1].copy_(self.parameters.weights[l - 1].permute(0, 2, 1))
 
     def mode(self, moment: Moment, samples: Tensor) -> Training:
         return self.mode_with(self.keys_of(moment), samples)
@@ -351,7 +352,7 @@ class Shadowed(Workspace):
             gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
             if gradient is not None:
                 whole = gradient if more is None else gradient + more.permute(0, 2, 1)
-                gradients.append(whole * mask.permute(0, 2, 1))
+                gradients.append(whole if self.all_move[l] else whole * mask.permute(0, 2, 1))
         return clip_scale(gradients, self.plan.clip)
 
     def settle(self) -> None:

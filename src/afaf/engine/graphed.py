@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from afaf.engine import kernels
-from afaf.engine.compact import CACHE_BYTES, CHUNK_BYTES, Trunk, gather, neurons_that_matter, scatter
+from afaf.engine.compact import CACHE_BYTES, CHUNK_BYTES, Trunk, gather, gather_again, neurons_that_matter, scatter
 from afaf.engine.fused import Shadowed
 from afaf.engine.loop import learn_epochs
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, count_right
@@ -47,7 +47,8 @@ class GraphedEngine:
 
             def learn_epoch(moment: Moment) -> EpochReport:
                 if plan.rewire is not None and moment.epoch > first_epoch:
-                    stage.take_over(gather(learner, plan, kept))
+                    gather_again(stage.work, learner, kept)
+                    stage.cast_shadows()
                 report = stage.epoch(moment)
                 scatter(stage.work, kept, learner)
                 return report
@@ -113,14 +114,13 @@ class Stage:
         self.right = torch.zeros(steps, device=self.device, dtype=torch.int32)
         if isinstance(self.work, Shadowed):
             self.work.open_court(self.cursor[1:], self.losses, self.right)
+        self.columns = None if work.plan.outputs is None else torch.tensor(work.plan.outputs, device=self.device)
         self.moment = Moment(0, work.plan.task)
         self.chunk: Chunk | None = None
+        self.ahead = Ahead(self)
         self.replays: dict[tuple[int, int], Callable[[], None]] = {}
 
-    def take_over(self, work: Workspace) -> None:
-        """Go on with the same part gathered anew after rewiring, in the same memory."""
-        for mine, new in zip(_tensors(self.work), _tensors(work), strict=True):
-            mine.copy_(new)
+    def cast_shadows(self) -> None:
         if isinstance(self.work, Shadowed):
             self.work.cast_shadows()
 
@@ -130,9 +130,15 @@ class Stage:
         if isinstance(self.work, Shadowed):
             self.keys.copy_(self.work.keys_of(moment))
         self.cursor.zero_()
-        for samples in self.feed.order(moment).split(self.chunk_size):
-            self._lay_out(samples, moment)
-            self._replay_all(len(samples))
+        first, last = 0, -(-n // self.chunk_size) - 1
+        for number in range(first, last + 1):
+            self._take(self.ahead.chunk(moment, number))
+            self.ahead.mark()
+            self._replay_all(min(n - number * self.chunk_size, self.chunk_size))
+            if number < last:
+                self.ahead.begin(moment, number + 1)
+            elif moment.epoch + 1 < plan.epochs:
+                self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
         if isinstance(self.work, Shadowed):
             self.work.settle()
         check_finite(self.losses, plan, moment.epoch)
@@ -141,12 +147,16 @@ class Stage:
         loss = float((self.losses.double().cpu() * sizes).sum()) / n
         return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, loss, 100 * int(self.right.sum()) / n)
 
-    def _lay_out(self, samples: Tensor, moment: Moment) -> None:
-        """What the steps of a chunk read, in the order of the steps, in the memory the graphs know."""
+    def lay_out(self, moment: Moment, number: int) -> Chunk:
+        """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
+        samples = self.feed.order(moment)[number * self.chunk_size : (number + 1) * self.chunk_size]
         features = self.trunk.features(self.work, samples, moment)
         if features.dim() == 4 and self.work.entry > 1:
             features = features.permute(0, 2, 3, 1)  # gathered by image, the neurons stay next to each other
-        chunk = Chunk(features.contiguous(), self.feed.labels[samples], samples.to(torch.int32))
+        return Chunk(features.contiguous(), self.feed.labels[samples], samples.to(torch.int32))
+
+    def _take(self, chunk: Chunk) -> None:
+        """Put a chunk into the memory the graphs know."""
         if self.chunk is None:
             self.chunk = chunk
         else:
@@ -208,8 +218,36 @@ class Stage:
         if judged is not None:
             loss, logits = judged
             self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
-            self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, work.plan.outputs).reshape(1).to(self.right.dtype))
+            self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, self.columns).reshape(1).to(self.right.dtype))
         self.cursor += self.advance[size]
+
+
+class Ahead:
+    """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
+
+    def __init__(self, stage: Stage):
+        self.stage = stage
+        self.stream = torch.cuda.Stream(stage.device) if stage.device.type == "cuda" else None
+        self.begun: tuple[Moment, int, Chunk] | None = None
+
+    def mark(self) -> None:
+        """From here on the next chunk may be laid out: the memory of the one before is free again."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.stage.device))
+
+    def begin(self, moment: Moment, number: int) -> None:
+        if self.stream is None:
+            return
+        with torch.cuda.stream(self.stream):
+            self.begun = moment, number, self.stage.lay_out(moment, number)
+
+    def chunk(self, moment: Moment, number: int) -> Chunk:
+        """The chunk asked for, whether it was begun or not."""
+        if self.stream is None or self.begun is None or self.begun[:2] != (moment, number):
+            return self.stage.lay_out(moment, number)
+        torch.cuda.current_stream(self.stage.device).wait_stream(self.stream)
+        chunk, self.begun = self.begun[2], None
+        return chunk
 
 
 @dataclass

@@ -18,8 +18,8 @@ except ImportError:  # a CPU build of PyTorch brings no Triton
     triton = None
 
 ROWS, NEURONS = 64, 64  # of a tile of activations
-PARTIAL_SUMS = 128  # at most, of a neuron's gradients, before they are added up
-WEIGHTS = 1024  # of a tile of weights
+PARTIAL_SUMS = 512  # at most, of a neuron's gradients, before they are added up
+BLOCK, WEIGHTS = 4, 512  # of a tile of weights: of each connection, and altogether
 NO_WINNER = 4  # of a pool in which nothing was positive
 
 
@@ -181,8 +181,8 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _update(  # type: ignore[no-untyped-def]
-        weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs, block,
-        MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
+        weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
+        block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
         BLOCK: tl.constexpr, INPUTS: tl.constexpr,
     ):  # fmt: skip
         o = tl.program_id(0).to(tl.int64)
@@ -191,27 +191,32 @@ if triton is not None:
             moving = tl.load(moving_at + o * inputs + i, mask=i < inputs, other=0.0)[None, :]
         if SCALED:
             scale = tl.load(scale_at)
-        b = tl.arange(0, BLOCK)
-        inside = (b < block)[:, None] & (i < inputs)[None, :]
-        at = (o * block + b)[:, None] * inputs + i[None, :]
-        gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
-        if MORE:
-            gradient += tl.load(more_at + at, mask=inside, other=0.0)
-        if BY_WEIGHT:
-            moving = tl.load(moving_at + at, mask=inside, other=0.0)
-        gradient *= moving
-        if SCALED:
-            gradient *= scale
-        weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
-        tl.store(weight_at + at, weight, mask=inside)
-        tl.store(shadow_at + at, weight, mask=inside)
-        if IMPORTANCE and BY_WEIGHT:
-            running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
-            tl.store(connections_at + at, running, mask=inside)
-            tl.store(history_at + at, tl.load(history_at + at, mask=inside, other=0.0) + running, mask=inside)
+        total = tl.zeros((INPUTS,), dtype=tl.float32)
+        for start in tl.static_range(0, block, BLOCK):
+            b = start + tl.arange(0, BLOCK)
+            inside = (b < block)[:, None] & (i < inputs)[None, :]
+            at = (o * block + b)[:, None] * inputs + i[None, :]
+            gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
+            if MORE:
+                gradient += tl.load(more_at + at, mask=inside, other=0.0)
+            if BY_WEIGHT:
+                moving = tl.load(moving_at + at, mask=inside, other=0.0)
+            gradient *= moving
+            if SCALED:
+                gradient *= scale
+            weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
+            tl.store(weight_at + at, weight, mask=inside)
+            tl.store(shadow_at + at, weight, mask=inside)
+            if IMPORTANCE:
+                if BY_WEIGHT:
+                    running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
+                    tl.store(connections_at + at, running, mask=inside)
+                    tl.store(history_at + at, tl.load(history_at + at, mask=inside, other=0.0) + running, mask=inside)
+                else:
+                    total += tl.sum(gradient * gradient, axis=0)
         if IMPORTANCE and not BY_WEIGHT:
             at = o * inputs + i
-            running = tl.load(connections_at + at, mask=i < inputs, other=0.0) + lr * tl.sum(gradient * gradient, axis=0)
+            running = tl.load(connections_at + at, mask=i < inputs, other=0.0) + lr * total
             tl.store(connections_at + at, running, mask=i < inputs)
             tl.store(history_at + at, tl.load(history_at + at, mask=i < inputs, other=0.0) + running, mask=i < inputs)
 
@@ -311,11 +316,11 @@ def update(
     the connections, and the sum of it over the steps.
     """
     outputs, block, inputs = weight.shape
-    whole_block = triton.next_power_of_2(block)
-    tile = min(max(16, WEIGHTS // whole_block), max(16, triton.next_power_of_2(inputs)))
+    height = min(BLOCK, triton.next_power_of_2(block))
+    tile = min(WEIGHTS // height, max(16, triton.next_power_of_2(inputs)))
     connections, history = (weight, weight) if importance is None else importance
     _update[(outputs, triton.cdiv(inputs, tile))](
         weight, shadow, gradient, weight if more is None else more, moving, connections, history, weight if scale is None else scale,
         lr, inputs, block, more is not None, moving.shape[1] == block and block > 1, scale is not None, importance is not None,
-        whole_block, tile,
+        height, tile,
     )  # fmt: skip

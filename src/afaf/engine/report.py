@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,10 +35,13 @@ class Tally:
         self.losses: list[Tensor] = []
         self.right: list[Tensor] = []
         self.sizes: list[int] = []
+        self.columns: Tensor | None = None
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         self.losses.append(loss)
-        self.right.append(count_right(logits, labels, self.plan.outputs))
+        if self.columns is None and self.plan.outputs is not None:
+            self.columns = torch.tensor(self.plan.outputs, device=logits.device)
+        self.right.append(count_right(logits, labels, self.columns))
         self.sizes.append(len(labels))
 
     def report(self) -> EpochReport:
@@ -52,11 +55,10 @@ class Tally:
         )
 
 
-def count_right(logits: Tensor, labels: Tensor, outputs: Sequence[int] | None) -> Tensor:
-    """How many images have their highest logit, among the outputs in the loss, at their class."""
-    if outputs is None or len(outputs) == logits.shape[1]:
+def count_right(logits: Tensor, labels: Tensor, columns: Tensor | None) -> Tensor:
+    """How many images have their highest logit, among the columns of the outputs in the loss (None: all), at their class."""
+    if columns is None:
         return (logits.argmax(1) == labels).sum()
-    columns = torch.tensor(outputs, device=logits.device)
     return (columns[logits[:, columns].argmax(1)] == labels).sum()
 
 
