@@ -34,7 +34,11 @@ def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_by
         seen.append([tensor.clone() for tensor in numbers(learner)])
         ledgers.append([tensor.clone() for tensor in learner.ledger.owners + learner.ledger.fixings])
 
-    for engine in (EagerEngine(), CompactEngine(chunk_bytes, cache_bytes), GraphedEngine(chunk_bytes=chunk_bytes)):
+    for engine in (
+        EagerEngine(),
+        CompactEngine(chunk_bytes=chunk_bytes, cache_bytes=cache_bytes),
+        GraphedEngine(chunk_bytes=chunk_bytes, cache_bytes=cache_bytes),
+    ):
         world.engine = engine
         world.learn(after_task=remember)
     n_tasks = len(world.stream)

@@ -8,7 +8,8 @@ import torch
 
 from afaf.engine.compact import CompactEngine
 from afaf.engine.eager import EagerEngine
-from afaf.engine.graphed import GraphedEngine, Precision
+from afaf.engine.graphed import GraphedEngine
+from afaf.engine.precision import Precision
 from afaf.engine.report import OnEpoch
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
@@ -33,4 +34,4 @@ def find_engine(name: EngineName, device: torch.device, precision: Precision = "
         name = "graphed" if device.type == "cuda" else "compact"
     if name == "graphed":
         return GraphedEngine(precision)
-    return EagerEngine() if name == "eager" else CompactEngine()
+    return EagerEngine(precision) if name == "eager" else CompactEngine(precision)

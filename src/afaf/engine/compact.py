@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from afaf.engine.loop import learn_epochs
+from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, Tally
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
@@ -42,7 +43,8 @@ class CompactEngine:
 
     name = "compact"
 
-    def __init__(self, chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
+    def __init__(self, precision: Precision = "fp32", chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
+        self.precision: Precision = precision
         self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
 
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
@@ -61,7 +63,8 @@ class CompactEngine:
             scatter(work, kept, learner)
             return report
 
-        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+        with PRECISION.set(self.precision, learner.network.device):
+            learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
 
 
 Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted

@@ -6,6 +6,7 @@ Sparsity is simulated here: dense tensors, gradients multiplied by "does the tas
 from __future__ import annotations
 
 from afaf.engine.loop import learn_epochs
+from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, Tally
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
@@ -18,6 +19,9 @@ class EagerEngine:
 
     name = "eager"
 
+    def __init__(self, precision: Precision = "fp32"):
+        self.precision: Precision = precision
+
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
 
@@ -28,4 +32,5 @@ class EagerEngine:
                 tally.add(*take_step(work, x, labels, work.mode(moment, samples)), labels)
             return tally.report()
 
-        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+        with PRECISION.set(self.precision, learner.network.device):
+            learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge, patches, update
+from afaf.engine.lanes import Beside
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
 from afaf.learning.feed import Moment
 from afaf.learning.losses import CrossEntropy
@@ -27,32 +28,6 @@ MOST_CLASSES = 128  # that one tile of logits holds
 FEW_CHANNELS = 8  # below this a convolution is faster as a product of matrices
 
 
-T = TypeVar("T")
-
-
-class Lane:
-    """A second stream beside the current one: for work that what follows does not wait for.
-
-    What it reads is kept until the streams join, lest its memory be given away before.
-    """
-
-    def __init__(self, device: torch.device):
-        self.stream = torch.cuda.Stream(device)
-        self.kept: list[object] = []
-
-    def beside(self, work: Callable[[], T], *reads: Tensor) -> T:
-        """Begin some work once what is under way is done."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            result = work()
-        self.kept += [*reads, result]
-        return result
-
-    def join(self) -> None:
-        torch.cuda.current_stream().wait_stream(self.stream)
-        self.kept.clear()
-
-
 Move = Callable[[Tensor], None]  # what to do with the gradient of a shadow
 
 
@@ -60,7 +35,7 @@ Move = Callable[[Tensor], None]  # what to do with the gradient of a shadow
 class Backward:
     """How gradients of weights are taken: beside those of the neurons, and moved along as soon as they are known."""
 
-    lane: Lane
+    beside: Beside
     moves: dict[int, Move]  # l of W_l
 
 
@@ -97,9 +72,9 @@ class Product(torch.autograd.Function):
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.moves or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
-        gradient = way.lane.beside(weights, above, h)
+        gradient = way.beside.do(weights, above, h)
         passed = below() if need_below else None
-        way.lane.beside(lambda: way.moves[ctx.l](gradient))  # begins when `below` has read the weights
+        way.beside.do(lambda: way.moves[ctx.l](gradient))  # begins when `below` has read the weights
         return passed, None, None, None, None
 
 
@@ -119,7 +94,7 @@ class Activate(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:  # type: ignore[override]
         saved, passes = ctx.saved_tensors
         below, parts = deactivate(above.contiguous(), saved, passes, ctx.scale, ctx.pool, ctx.shape)
-        bias = add_up(parts) if ctx.way is None else ctx.way.lane.beside(lambda: add_up(parts), parts)
+        bias = add_up(parts) if ctx.way is None else ctx.way.beside.do(lambda: add_up(parts), parts)
         return below, bias, None, None, None, None
 
 
@@ -236,7 +211,7 @@ class Shadowed(Workspace):
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
     court: Court | None = None  # where the loss is cross-entropy and nothing else
-    lane: Lane | None = None
+    beside: Beside | None = None
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
 
     @classmethod
@@ -251,7 +226,7 @@ class Shadowed(Workspace):
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
         here.shadows = [w.permute(0, 2, 1).to(dtype, copy=True) for w in here.parameters.weights]
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
-        here.lane = Lane(device) if device.type == "cuda" else None
+        here.beside = Beside(device) if device.type == "cuda" else None
         return here
 
     def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
@@ -274,11 +249,11 @@ class Shadowed(Workspace):
             return take_step(self, h, labels, mode)
         live = self.leaves()
         read = silenced(self.as_read(live), self)
-        way = None if self.lane is None else Backward(self.lane, self._moves_at_once())
+        way = None if self.beside is None else Backward(self.beside, self._moves_at_once())
         z = forward(self.spec, read, h, mode=replace(mode, bare=True, backward=way), first=self.entry)
         Judge.apply(z, live.biases[-1], labels, self.court).backward()  # type: ignore[no-untyped-call]
-        if self.lane is not None:
-            self.lane.join()
+        if self.beside is not None:
+            self.beside.join()
         self.update(live)
         return None
 

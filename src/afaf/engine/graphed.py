@@ -8,11 +8,9 @@ are the compact engine's up to the precision chosen. Kernels are chosen without 
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,14 +18,15 @@ from torch import Tensor
 from afaf.engine import kernels
 from afaf.engine.compact import CACHE_BYTES, CHUNK_BYTES, Trunk, gather, gather_again, neurons_that_matter, scatter
 from afaf.engine.fused import Shadowed
+from afaf.engine.lanes import lane
 from afaf.engine.loop import learn_epochs
+from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, count_right
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 
-Precision = Literal["fp32", "tf32", "bf16"]
 STEPS_AT_ONCE = 8  # in a graph: between two graphs the device waits
 
 
@@ -37,7 +36,8 @@ class GraphedEngine:
     name = "graphed"
 
     def __init__(self, precision: Precision = "tf32", chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
-        self.precision, self.chunk_bytes, self.cache_bytes = precision, chunk_bytes, cache_bytes
+        self.precision: Precision = precision
+        self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
 
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
@@ -56,41 +56,6 @@ class GraphedEngine:
             learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
 
 
-class PrecisionFlags:
-    """Which fp32 products may be rounded is a setting of the whole process: engines that work side by side share it."""
-
-    def __init__(self) -> None:
-        self.lock, self.users, self.before = threading.Lock(), 0, list[bool]()
-
-    @contextlib.contextmanager
-    def set(self, name: Precision, device: torch.device) -> Iterator[None]:
-        """fp32: none, tf32 and bf16: those of matrices and convolutions to 19 bits; and only kernels that repeat themselves."""
-        if device.type != "cuda":
-            yield
-            return
-        flags: list[tuple[Any, str, bool]] = [
-            (torch.backends.cuda.matmul, "allow_tf32", name != "fp32"),
-            (torch.backends.cudnn, "allow_tf32", name != "fp32"),
-            (torch.backends.cudnn, "benchmark", False),
-            (torch.backends.cudnn, "deterministic", True),
-        ]
-        with self.lock:
-            if self.users == 0:
-                self.before = [getattr(where, flag) for where, flag, _ in flags]
-            self.users += 1
-            for where, flag, value in flags:
-                setattr(where, flag, value)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if self.users == 0:
-                    for (where, flag, _), value in zip(flags, self.before, strict=True):
-                        setattr(where, flag, value)
-
-
-PRECISION = PrecisionFlags()
 CAPTURING = threading.Lock()  # one capture at a time: it waits for the whole device
 
 
@@ -187,7 +152,9 @@ class Stage:
         if isinstance(self.work, Shadowed):
             state += [*self.work.shadows, *self.work.history.values()]
         saved = [tensor.clone() for tensor in state]
-        current, stream = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
+        current = torch.cuda.current_stream(self.device)
+        by_default = current == torch.cuda.default_stream(self.device)
+        stream = lane("capture", self.device) if by_default else current  # on the default one nothing can be captured
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             self._step(size)  # libraries allocate what they need
@@ -227,7 +194,7 @@ class Ahead:
 
     def __init__(self, stage: Stage):
         self.stage = stage
-        self.stream = torch.cuda.Stream(stage.device) if stage.device.type == "cuda" else None
+        self.stream = lane("ahead", stage.device) if stage.device.type == "cuda" else None
         self.begun: tuple[Moment, int, Chunk] | None = None
 
     def mark(self) -> None:
