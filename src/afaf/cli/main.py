@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | costs | tune | streams | methods | data`."""
+"""The command line: `afaf demo | run | costs | tune | reproduce | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def run(
     """Learn a stream with a method, one task after the other."""
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
-    from afaf.api import run as learn
     from afaf.cli.progress import ProgressDisplay
+    from afaf.cli.runs import learn_all
+    from afaf.runs.executor import Job
     from afaf.runs.folder import RunFolder
     from afaf.runs.results import Summary
 
@@ -72,22 +73,9 @@ def run(
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
     for folder in folders:
         RunFolder.refuse_taken(folder)
-    results = []
+    jobs = [Job(stream, method, number, set_, config, folder) for number, folder in zip(numbers, folders, strict=True)]
     with ProgressDisplay(stderr) as display:
-        for number, folder in zip(numbers, folders, strict=True):
-            results.append(
-                learn(
-                    stream,
-                    method,
-                    seed=number,
-                    device=device,
-                    out=folder,
-                    config=config,
-                    settings=set_,
-                    data=data,
-                    listener=display,
-                )
-            )
+        results = learn_all(jobs, device, data, display)
     summary = Summary(results)
     console.print(results_table(summary))
     for result in results:
@@ -200,6 +188,47 @@ def tune(
             listener=display,
         )
     show_tuned(console, tuned, as_json=json_)
+
+
+@app.command()
+@for_people
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name (`afaf reproduce --list`), or all.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", min=1)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show what is complete, and of the experiments named what is missing.")] = False,
+    missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
+    limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
+    jobs_at_once: Annotated[int | None, typer.Option(help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16, of products on a GPU.")] = None,
+    results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
+    experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
+    set_: SetOption = [],
+    data: DataOption = None,
+) -> None:
+    """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
+    from afaf.cli.reproduce import list_experiments, reproduce_experiments
+
+    if list_ or not names:
+        list_experiments(console, experiments, results, names or [], seeds)
+        return
+    done = reproduce_experiments(
+        console,
+        stderr,
+        experiments,
+        results,
+        names,
+        seeds=seeds,
+        again=not missing,
+        limit_minutes=limit_minutes,
+        jobs_at_once=jobs_at_once,
+        device=device,
+        precision=precision,
+        settings=set_,
+        data=data,
+    )
+    if not done:
+        raise typer.Exit(1)
 
 
 @app.command()
