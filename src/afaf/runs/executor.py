@@ -82,6 +82,7 @@ class LocalExecutor:
         self._stop = threading.Event()
         self._telling, self._opening = threading.Lock(), threading.Lock()
         self._streams: dict[str, Stream] = {}
+        self._thread = threading.local()
 
     @property
     def stopping(self) -> bool:
@@ -164,7 +165,9 @@ class LocalExecutor:
         if self.device.type != "cuda" or self.jobs_at_once == 1:
             yield
             return
-        with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.Stream(self.device)):
+        if not hasattr(self._thread, "stream"):  # one for each thread, not for each job: memory once freed stays with its stream
+            self._thread.stream = torch.cuda.Stream(self.device)
+        with torch.cuda.device(self.device), torch.cuda.stream(self._thread.stream):
             yield
 
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from afaf.engine import find_engine
@@ -190,6 +191,7 @@ class Reproduction(Watch):
             "device": self.device,
             "engine": find_engine(self.how.get("run.engine", RunSettings.engine), device).name,
             "precision": precision if device.type == "cuda" else "fp32",
+            "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **self.about,
         }
 

@@ -27,12 +27,10 @@ class Store:
         self.folder = folder
 
     def read(self) -> dict[Key, Line]:
-        """Every run's line, from all files in order of their names."""
-        lines: dict[Key, Line] = {}
-        for path in sorted(self.folder.glob("*.jsonl")):
-            for line in read_lines(path):
-                lines[key_of(line["stream"], line["method"], line["settings"], line["seed"])] = line
-        return lines
+        """Every run's line, from all files."""
+        found = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
+        found.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file keep their order where no time is told
+        return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in found}
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Add one line to NAME.jsonl in a single write; what a killed process may have left unfinished is closed off first."""
