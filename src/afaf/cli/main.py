@@ -205,10 +205,14 @@ def reproduce(
     experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
     set_: SetOption = [],
     data: DataOption = None,
+    write_report: Annotated[bool, typer.Option("--write-report", help="Write REPRODUCTION.md and its figures from the results.")] = False,
 ) -> None:
     """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
-    from afaf.cli.reproduce import list_experiments, reproduce_experiments
+    from afaf.cli.reproduce import list_experiments, reproduce_experiments, write_page
 
+    if write_report and not names:
+        write_page(console, experiments, results)
+        return
     if list_ or not names:
         list_experiments(console, experiments, results, names or [], seeds)
         return
@@ -227,6 +231,8 @@ def reproduce(
         settings=set_,
         data=data,
     )
+    if write_report:
+        write_page(console, experiments, results)
     if not done:
         raise typer.Exit(1)
 

@@ -79,6 +79,15 @@ def list_experiments(console: Console, experiments: Path, results: Path, names: 
                 console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
 
 
+def write_page(console: Console, experiments: Path, results: Path) -> None:
+    """REPRODUCTION.md beside the results, its figures under docs/images."""
+    from afaf.report.reproduction import write_reproduction
+
+    page = results.absolute().parent / "REPRODUCTION.md"
+    for path in write_reproduction(Store(results).read(), read_experiments(experiments), results, page):
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+
+
 def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
     """Runs that differ in their seed alone, as one."""
     shapes: dict[str, list[str]] = {}
