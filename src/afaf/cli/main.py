@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | costs | tune | reproduce | streams | methods | data`."""
+"""The command line: `afaf demo | run | report | costs | tune | reproduce | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -235,6 +235,24 @@ def reproduce(
         write_page(console, experiments, results)
     if not done:
         raise typer.Exit(1)
+
+
+@app.command()
+@for_people
+def report(
+    source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in that folder).")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also put the figures there as SVG and PDF, for a paper.")] = None,
+) -> None:
+    """One self-contained HTML page of a run, of its seeds, or of a folder of results."""
+    from afaf.report.page import write_report
+
+    console.print(f"wrote {write_report(source, out)}", soft_wrap=True, highlight=False)
+    if figures is not None:
+        from afaf.report.for_papers import write_figures
+
+        for path in write_figures(source, figures):
+            console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 
 @app.command()

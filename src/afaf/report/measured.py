@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from afaf.evaluation import metrics
 from afaf.runs.config import build_config
 from afaf.runs.presets import preset_tables
+from afaf.runs.results import Row
 from afaf.runs.runner import method_class
 from afaf.runs.store import Line
 from afaf.streams.benchmarks import outline_of
@@ -108,6 +110,14 @@ class Measured:
 def minus(a: BySeed, b: BySeed) -> BySeed:
     """The difference, for the seeds that both have."""
     return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+
+def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
+    """R matrices of several seeds, averaged entry by entry; None where a seed has none."""
+    mean: list[Row] = []
+    for rows in zip(*matrices, strict=True):
+        mean.append([None if any(v is None for v in column) else float(np.mean(column)) for column in zip(*rows, strict=True)])
+    return mean
 
 
 def first_reuse(stream: str) -> int:

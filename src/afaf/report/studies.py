@@ -34,6 +34,8 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
 }
 
+DATE = {".svg": "Date", ".pdf": "CreationDate"}  # left out: the same results make the same file
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -61,7 +63,7 @@ class Figures:
                 if made is None:
                     continue
                 path = folder / f"{name}{suffix}"
-                write_whole(path, lambda place, made=made: made.savefig(place, metadata={"Date": None}))  # type: ignore[misc]
+                write_whole(path, lambda place, made=made: made.savefig(place, metadata={DATE[suffix]: None} if suffix in DATE else None))  # type: ignore[misc]
             drawn[name] = path
         return drawn
 
