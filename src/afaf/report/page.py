@@ -35,10 +35,10 @@ class Page:
         return template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer)
 
 
-def chart(title: str, drawn: str, *, below: str = "", wide: bool = False) -> str:
+def chart(title: str, drawn: str, *, below: str = "") -> str:
     """A chart in its box; nothing where nothing was drawn."""
     heading = f"<h3>{escape(title)}</h3>" if title else ""
-    return f'<div class="chart{" wide" if wide else ""}">{heading}{drawn}{below}</div>' if drawn else ""
+    return f'<div class="chart">{heading}{drawn}{below}</div>' if drawn else ""
 
 
 def charts(*boxes: str) -> str:

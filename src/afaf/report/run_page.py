@@ -189,13 +189,12 @@ def confusion_map(counts: NDArray[Any], class_names: Sequence[Sequence[str]]) ->
         column_title="answered with, in the same order",
         numbers=len(names) <= 12,
         groups=svg.boundaries([len(task) for task in class_names]),
-        colours="magma",
     )
 
 
 def confusion(runs: Runs) -> str:
     counts = np.sum([run.confusion for run in runs.results], axis=0)
-    return charts(chart("", confusion_map(counts, runs.first.class_names), wide=True))
+    return charts(chart("", confusion_map(counts, runs.first.class_names)))
 
 
 def ledger(runs: Runs) -> str:
@@ -247,11 +246,11 @@ def _scaled(piece: svg.Piece, total: int) -> svg.Piece:
 
 def _reuse_map(runs: Runs) -> str:
     found = reused_from(runs.model)
-    tasks = sorted(found)
+    tasks, sources = sorted(found)[1:], sorted(found)[:-1]
     high = max((n for counts in found.values() for n in counts.values()), default=0)
     if not high:
         return ""
-    rows: list[list[float | None]] = [[found[t].get(s, 0) if s < t else None for s in tasks] for t in tasks]
+    rows: list[list[float | None]] = [[found[t].get(s, 0) if s < t else None for s in sources] for t in tasks]
 
     def says(j: int, i: int, value: float) -> str:
         return f"task {tasks[j]}: {value:,.0f} connections start\nfrom neurons fixed by task {tasks[i]}"

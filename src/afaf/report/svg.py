@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-import matplotlib
-from matplotlib.colors import to_hex
-
 WIDTH = 360
 Values = Sequence[Sequence[float | None]]
 
@@ -42,15 +39,8 @@ def svg(height: float, label: str, body: str, width: float = WIDTH) -> str:
     return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{body}</svg>'
 
 
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle", extra: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}" {extra}>{escape(words)}</text>'
-
-
-def _shade(share: float, colours: str) -> tuple[str, str]:
-    """A colour of the map and ink that can be read on it."""
-    red, green, blue, _ = matplotlib.colormaps[colours](min(max(share, 0.0), 1.0))
-    light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-    return to_hex((red, green, blue)), "#111" if light else "#fff"
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
 
 
 def heat_map(
@@ -65,9 +55,11 @@ def heat_map(
     high: float = 100.0,
     numbers: bool = True,
     groups: Sequence[tuple[int, int]] = (),
-    colours: str = "viridis",
 ) -> str:
-    """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index."""
+    """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
+
+    A cell is the page's accent over its paper, as much of it as the value: right in light and in dark.
+    """
     left, top = (22 if max((len(name) for name in rows), default=0) <= 3 else 84), 20
     if not any(rows):
         left = 22
@@ -75,19 +67,21 @@ def heat_map(
     height = side if len(values) > 2 else min(side, 40)
     parts = []
     for j, row in enumerate(values):
-        parts.append(text(left - 5, top + (j + 0.5) * height + 4, rows[j], "small", "end"))
+        if rows[j]:
+            parts.append(text(left - 5, top + (j + 0.5) * height + 4, rows[j], "small", "end"))
         for i, value in enumerate(row):
             if value is None:
                 continue
-            fill, ink = _shade(value / high if high else 0.0, colours)
+            share = min(max(value / high, 0.0), 1.0) if high else 0.0
             x, y = left + i * side, top + j * height
             box = f'x="{x:.4g}" y="{y:.4g}" width="{side:.4g}" height="{height:.4g}"'
-            parts.append(f'<rect {box} fill="{fill}" class="cell" data-v="{escape(says(j, i, value))}"/>')
-            if numbers:
-                parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", "on", extra=f'fill="{ink}"'))
+            parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(says(j, i, value))}"/>')
+            if numbers and value >= 0.5:
+                parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", "on strong" if share > 0.6 else "on"))
     bottom = top + len(values) * height
     for i, name in enumerate(columns):
-        parts.append(text(left + (i + 0.5) * side, bottom + 13, name, "small"))
+        if name:
+            parts.append(text(left + (i + 0.5) * side, bottom + 13, name, "small"))
     for first, last in groups:
         x, y, size = left + first * side, top + first * height, (last - first + 1) * side
         parts.append(f'<rect x="{x:.4g}" y="{y:.4g}" width="{size:.4g}" height="{size * height / side:.4g}" class="outline"/>')
