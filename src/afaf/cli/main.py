@@ -59,6 +59,7 @@ def run(
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write events for TensorBoard into the run folder.")] = False,
 ) -> None:
     """Learn a stream with a method, one task after the other."""
     if seed is not None and seeds is not None:
@@ -75,7 +76,7 @@ def run(
         RunFolder.refuse_taken(folder)
     jobs = [Job(stream, method, number, set_, config, folder) for number, folder in zip(numbers, folders, strict=True)]
     with ProgressDisplay(stderr) as display:
-        results = learn_all(jobs, device, data, display)
+        results = learn_all(jobs, device, data, display, tensorboard=tensorboard)
     summary = Summary(results)
     console.print(results_table(summary))
     for result in results:
