@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.progress import TaskID
+
+from afaf.cli.progress import ProgressDisplay
 from afaf.engine.report import EpochReport
 from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
@@ -17,17 +20,18 @@ from afaf.streams.tasks import Outline
 class Gather(Watch):
     """Collects the results by seed and shows what happens."""
 
-    def __init__(self, display: Listener, tensorboard: bool):
-        self.display = display
+    def __init__(self, display: ProgressDisplay, tensorboard: bool, side_by_side: bool):
+        self.display, self.side_by_side = display, side_by_side
         self.results: dict[int, Results] = {}
         self.boards: dict[int, TensorBoard] = {}
         self.tensorboard = tensorboard
 
     def started(self, job: Job) -> Listener:
+        shown = OneBar(self.display) if self.side_by_side else self.display
         if not self.tensorboard or job.out is None:
-            return self.display
+            return shown
         self.boards[job.seed] = TensorBoard(job.out)
-        return Both(self.display, self.boards[job.seed])
+        return Both(shown, self.boards[job.seed])
 
     def finished(self, job: Job, results: Results) -> None:
         self.results[job.seed] = results
@@ -36,6 +40,26 @@ class Gather(Watch):
             draw_run(Path(results.run))
         if job.seed in self.boards:
             self.boards[job.seed].finish(results)
+
+
+class OneBar(Listener):
+    """One of several runs side by side: a single bar over all its epochs."""
+
+    def __init__(self, display: ProgressDisplay):
+        self.display = display
+        self.bar: TaskID | None = None
+
+    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
+        name = f"{outline.name} {method}, seed {seed}"
+        self.bar = self.display.progress.add_task(name, total=len(outline) * epochs, note="epochs")
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        if self.bar is not None:
+            note = f"task {report.task}  loss {report.loss:.3f}"
+            self.display.progress.update(self.bar, advance=1, note=note)
+
+    def warned(self, message: str) -> None:
+        self.display.warned(message)
 
 
 class Both(Listener):
@@ -65,11 +89,11 @@ class Both(Listener):
             listener.warned(message)
 
 
-def learn_all(jobs: Sequence[Job], device: str, data: Path | None, display: Listener, *, tensorboard: bool = False) -> list[Results]:
+def learn_all(jobs: Sequence[Job], device: str, data: Path | None, display: ProgressDisplay, *, tensorboard: bool = False) -> list[Results]:
     """Carry out the jobs; the first that cannot be done ends them all, with its error."""
     if tensorboard:
         check_installed()
-    gather = Gather(display, tensorboard)
-    at_once = 1 if len(jobs) == 1 else None
-    LocalExecutor(device, data=data, jobs_at_once=at_once).carry_out(jobs, gather)
+    executor = LocalExecutor(device, data=data, jobs_at_once=1 if len(jobs) == 1 else None)
+    gather = Gather(display, tensorboard, side_by_side=executor.jobs_at_once > 1)
+    executor.carry_out(jobs, gather)
     return [gather.results[job.seed] for job in jobs]
