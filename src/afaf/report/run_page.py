@@ -25,7 +25,7 @@ from afaf.runs.runner import costs
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
     ("acc", "ACC", "mean accuracy over all tasks in the end, no task label given"),
-    ("acc_task_il", "ACC, task known", "the same with the task given (task-IL)"),
+    ("acc_task_il", "task-IL ACC", "the same with the task given"),
     ("bwt", "BWT", "change on earlier tasks since they were learned"),
     ("la", "LA", "mean accuracy on each task just after it"),
     ("task_id_accuracy", "task found", "images assigned to the right task in the end"),
