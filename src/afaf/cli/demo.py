@@ -10,6 +10,7 @@ from rich.table import Table
 
 from afaf.api import run
 from afaf.cli.progress import ProgressDisplay
+from afaf.report.page import write_report
 from afaf.runs.results import Results
 
 STREAM = "split-digits"
@@ -40,6 +41,7 @@ def demonstrate(console: Console, display_console: Console, out: Path | None, de
         )
     console.print(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}", soft_wrap=True, highlight=False)
     console.print(f"accuracy on each task over time:              {folder / 'afaf' / 'r-matrix.png'}", soft_wrap=True, highlight=False)
+    console.print(f"the whole run as one page:                    {write_report(folder / 'afaf')}", soft_wrap=True, highlight=False)
 
 
 def memory_table(results: dict[str, Results]) -> Table:

@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | costs | tune | streams | methods | data`."""
+"""The command line: `afaf demo | run | report | costs | tune | reproduce | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -59,12 +59,14 @@ def run(
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write events for TensorBoard into the run folder.")] = False,
 ) -> None:
     """Learn a stream with a method, one task after the other."""
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
-    from afaf.api import run as learn
     from afaf.cli.progress import ProgressDisplay
+    from afaf.cli.runs import learn_all
+    from afaf.runs.executor import Job
     from afaf.runs.folder import RunFolder
     from afaf.runs.results import Summary
 
@@ -72,22 +74,9 @@ def run(
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
     for folder in folders:
         RunFolder.refuse_taken(folder)
-    results = []
+    jobs = [Job(stream, method, number, set_, config, folder) for number, folder in zip(numbers, folders, strict=True)]
     with ProgressDisplay(stderr) as display:
-        for number, folder in zip(numbers, folders, strict=True):
-            results.append(
-                learn(
-                    stream,
-                    method,
-                    seed=number,
-                    device=device,
-                    out=folder,
-                    config=config,
-                    settings=set_,
-                    data=data,
-                    listener=display,
-                )
-            )
+        results = learn_all(jobs, device, data, display, tensorboard=tensorboard)
     summary = Summary(results)
     console.print(results_table(summary))
     for result in results:
@@ -200,6 +189,71 @@ def tune(
             listener=display,
         )
     show_tuned(console, tuned, as_json=json_)
+
+
+@app.command()
+@for_people
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name (`afaf reproduce --list`), or all.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", min=1)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show what is complete, and of the experiments named what is missing.")] = False,
+    missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
+    limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
+    jobs_at_once: Annotated[int | None, typer.Option(help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16, of products on a GPU.")] = None,
+    results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
+    experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
+    set_: SetOption = [],
+    data: DataOption = None,
+    write_report: Annotated[bool, typer.Option("--write-report", help="Write REPRODUCTION.md and its figures from the results.")] = False,
+) -> None:
+    """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
+    from afaf.cli.reproduce import list_experiments, reproduce_experiments, write_page
+
+    if write_report and not names:
+        write_page(console, experiments, results)
+        return
+    if list_ or not names:
+        list_experiments(console, experiments, results, names or [], seeds)
+        return
+    done = reproduce_experiments(
+        console,
+        stderr,
+        experiments,
+        results,
+        names,
+        seeds=seeds,
+        again=not missing,
+        limit_minutes=limit_minutes,
+        jobs_at_once=jobs_at_once,
+        device=device,
+        precision=precision,
+        settings=set_,
+        data=data,
+    )
+    if write_report:
+        write_page(console, experiments, results)
+    if not done:
+        raise typer.Exit(1)
+
+
+@app.command()
+@for_people
+def report(
+    source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in that folder).")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also put the figures there as SVG and PDF, for a paper.")] = None,
+) -> None:
+    """One self-contained HTML page of a run, of its seeds, or of a folder of results."""
+    from afaf.report.page import write_report
+
+    console.print(f"wrote {write_report(source, out)}", soft_wrap=True, highlight=False)
+    if figures is not None:
+        from afaf.report.for_papers import write_figures
+
+        for path in write_figures(source, figures):
+            console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -53,7 +53,17 @@ def mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
     return (Layer("dense", 400, then), Layer("dense", 400, then))
 
 
-NETWORKS: dict[str, Callable[[Norm, DropoutAt], tuple[Layer, ...]]] = {"alexnet": alexnet, "small-cnn": small_cnn, "mlp": mlp}
+def tiny_mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
+    """Three layers of twelve neurons: small enough to draw every connection."""
+    return (Layer("dense", 12), Layer("dense", 12), Layer("dense", 12))
+
+
+NETWORKS: dict[str, Callable[[Norm, DropoutAt], tuple[Layer, ...]]] = {
+    "alexnet": alexnet,
+    "small-cnn": small_cnn,
+    "mlp": mlp,
+    "tiny-mlp": tiny_mlp,
+}
 
 
 def describe(

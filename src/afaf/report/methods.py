@@ -16,7 +16,7 @@ def methods_tables() -> str:
     """All tables, as Markdown; nothing is trained and no data is needed."""
     methods = [find_method(name) for name in BUILT_IN]
     parts = [actions_table(methods)]
-    for stream in BENCHMARKS:
+    for stream in (name for name, benchmark in BENCHMARKS.items() if not benchmark.illustration):
         parts.append(f"### {stream}\n\n{costs_table([costs(stream, name) for name in BUILT_IN])}")
     return "\n\n".join(parts)
 

@@ -55,6 +55,7 @@ class RunSettings:
     evaluate_on: Literal["test", "validation"] = "test"
     engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
     precision: Precision = "tf32"  # of products on a GPU, with weights in fp32: fp32, tf32 or bf16
+    images: int = 0  # of each class, at most, in each part: for trying things out; 0: all
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ def check_values(config: Config) -> None:
     for name, value in {"network.dropout": config.network.dropout, "run.validation": config.run.validation}.items():
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must lie in 0..1, 1 excluded, not {value}")
+    if config.run.images < 0:
+        raise ConfigError(f"run.images must be 0 (all) or greater, not {config.run.images}")
     if config.run.evaluate_on == "validation" and config.run.validation == 0:
         raise ConfigError("run.evaluate_on=validation needs a validation part: set run.validation, for example to 0.1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from afaf.runs.presets import preset_tables
 from afaf.runs.results import Results
 from afaf.streams.benchmarks import open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
+
+_ONE_STARTS = threading.Lock()  # warnings are caught for the whole process: of runs side by side one allocates at a time
 
 
 class Listener:
@@ -119,6 +122,8 @@ def run(
     tables = settings_table(config, settings)
     opened = open_with(stream, tables, data)
     setup = set_up(opened.outline, method, *tables)
+    if setup.config.run.images:
+        opened = opened.with_at_most(setup.config.run.images)
     if setup.config.run.validation:
         opened = opened.with_validation(setup.config.run.validation)
     folder = None if out is None else RunFolder.create(Path(out))
@@ -210,7 +215,7 @@ class Run:
         lesson = Lesson(numbers[-1], classes, feed)
         self.learner.begin(lesson.task, classes)
         for phase in range(self.method.phases):
-            with warnings.catch_warnings(record=True) as caught:
+            with _ONE_STARTS, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 self.method.start(self.learner, lesson, phase)
             for warning in caught:

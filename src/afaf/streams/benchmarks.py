@@ -42,6 +42,7 @@ class Benchmark:
     name: str
     description: str
     tasks: tuple[Recipe, ...]
+    illustration: bool = False  # two tasks that show one thing, rather than a benchmark to compare methods on
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -121,6 +122,11 @@ BENCHMARKS: dict[str, Benchmark] = {
             "CIFAR-10, MNIST, notMNIST and Fashion-MNIST by turns, eight tasks of five",
             tuple(Recipe(name, labels) for labels in ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)) for name in MIX),
         ),
+        Benchmark("digit-pairs", "two tasks of two digits, on a network small enough to draw", _tasks("digits", *PAIRS[:2]), True),
+        Benchmark(
+            "similar-pairs", "{cat, car} then {dog, truck}: the second task resembles the first", _tasks("cifar10", (3, 1), (5, 9)), True
+        ),
+        Benchmark("dissimilar-pairs", "{car, truck} then {cat, dog}: it does not", _tasks("cifar10", (1, 9), (3, 5)), True),
     )
 }
 

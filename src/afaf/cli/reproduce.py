@@ -1,0 +1,203 @@
+"""`afaf reproduce`: one view over the whole grid of runs, and a line for each that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from afaf.engine.report import EpochReport
+from afaf.runs.config import parse_set
+from afaf.runs.executor import LocalExecutor
+from afaf.runs.experiments import Planned, read_experiments
+from afaf.runs.reproduce import Progress, Reproduction
+from afaf.runs.runner import Listener
+from afaf.runs.store import Key, Line, Store
+from afaf.streams.tasks import Outline
+
+SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
+
+
+def reproduce_experiments(
+    console: Console,
+    display_console: Console,
+    experiments: Path,
+    results: Path,
+    names: Sequence[str],
+    *,
+    seeds: int | None,
+    again: bool,
+    limit_minutes: float | None,
+    jobs_at_once: int | None,
+    device: str,
+    precision: str | None,
+    settings: Sequence[str],
+    data: Path | None,
+) -> bool:
+    """Carry out what is missing; whether everything asked for is there now, or was only stopped by the time limit."""
+    deadline = None if limit_minutes is None else time.monotonic() + SAFETY * 60 * limit_minutes
+    chosen = read_experiments(experiments, names, seeds)
+    more = flat(parse_set(settings))
+    if more:
+        chosen = [experiment.with_settings(more) for experiment in chosen]
+    executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline)
+    with GridDisplay(display_console) as display:
+        reproduction = Reproduction(chosen, Store(results), executor, display, again=again)
+        display.reproduction = reproduction
+        try:
+            reproduction.carry_out({} if precision is None else {"run.precision": precision})
+        finally:
+            left = len(reproduction.missing) - len(reproduction.done)
+            display.close()
+            console.print(f"{len(reproduction.done)} runs done, {reproduction.already} were there, {left} left; results in {results}/")
+    for run, error in reproduction.errors:
+        console.print(f"[red]not done:[/] {escape(str(run))}: {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
+    return not reproduction.errors
+
+
+def list_experiments(console: Console, experiments: Path, results: Path, names: Sequence[str], seeds: int | None) -> None:
+    """What is complete; of the experiments named also which runs are missing."""
+    lines = Store(results).read()
+    table = Table("experiment", "feeds", "runs", "done", "missing", "what it is")
+    chosen = read_experiments(experiments, names or ["all"], seeds)
+    for experiment in chosen:
+        missing = len(experiment.missing(lines))
+        total = len(experiment.runs)
+        state = "[green]complete[/]" if missing == 0 else str(missing)
+        table.add_row(experiment.name, experiment.feeds, str(total), str(total - missing), state, experiment.title)
+    console.print(table)
+    if names:
+        for experiment in chosen:
+            for shape, missing_seeds in by_shape(experiment.missing(lines)).items():
+                console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
+
+
+def write_page(console: Console, experiments: Path, results: Path) -> None:
+    """REPRODUCTION.md beside the results, its figures under docs/images."""
+    from afaf.report.reproduction import write_reproduction
+
+    page = results.absolute().parent / "REPRODUCTION.md"
+    for path in write_reproduction(Store(results).read(), read_experiments(experiments), results, page):
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+
+
+def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
+    """Runs that differ in their seed alone, as one."""
+    shapes: dict[str, list[str]] = {}
+    for run in runs:
+        shapes.setdefault(str(run).rpartition(", seed")[0], []).append(str(run.seed))
+    return {shape: " ".join(seeds) for shape, seeds in shapes.items()}
+
+
+def flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """{"learn": {"epochs": 1}} as {"learn.epochs": 1}."""
+    settings: dict[str, Any] = {}
+    for name, value in table.items():
+        settings |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return settings
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "time left unknown"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {rest:02d} s left"
+
+
+class GridDisplay(Progress):
+    """On a terminal a bar for the grid and one for each run in progress; a line for each that ends, wherever it is shown."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.reproduction: Reproduction | None = None
+        self.whole: TaskID | None = None
+        self.rows: dict[Key, TaskID] = {}
+        self.total = self.ended = 0
+
+    def __enter__(self) -> GridDisplay:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.bars.stop()
+
+    def planned(self, runs: Sequence[Planned], already: int) -> None:
+        self.total, self.ended = len(runs) + already, already
+        self.whole = self.bars.add_task("[bold]all runs[/]", total=self.total, completed=already, note="")
+        self._show_time_left()
+
+    def started(self, run: Planned) -> Listener:
+        self.rows[run.key] = self.bars.add_task(escape(str(run)), total=None, note="loading")
+        return _Row(self, self.rows[run.key])
+
+    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None:
+        self._end(run)
+        self.ended += 1
+        if self.whole is not None:
+            self.bars.update(self.whole, completed=self.ended)
+        self._show_time_left()
+        found = line["failed"] if "failed" in line else _headline(line)
+        message = f"[{self.ended}/{self.total}] {run}: {found}; {duration(seconds_left)}"
+        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
+
+    def failed(self, run: Planned, error: Exception) -> None:
+        self._end(run)
+        message = f"not done: {run}: {type(error).__name__}: {error}"
+        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
+
+    def stopped(self, run: Planned) -> None:
+        self._end(run)
+        self.console.print(f"stopped before its end: {run}", soft_wrap=True, highlight=False, markup=False)
+
+    def _end(self, run: Planned) -> None:
+        row = self.rows.pop(run.key, None)
+        if row is not None:
+            self.bars.remove_task(row)
+
+    def _show_time_left(self) -> None:
+        if self.whole is not None and self.reproduction is not None:
+            self.bars.update(self.whole, note=duration(self.reproduction.seconds_left))
+
+
+class _Row(Listener):
+    """The bar of one run: epochs of all its tasks."""
+
+    def __init__(self, display: GridDisplay, row: TaskID):
+        self.display, self.row = display, row
+
+    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
+        self.display.bars.update(self.row, total=len(outline) * epochs, note="epochs")
+
+    def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
+        self.display.bars.update(self.row, note=f"task {tasks[-1]}")
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.display.bars.update(self.row, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
+        self.display._show_time_left()
+
+
+def _headline(line: Line) -> str:
+    names = {"ACC": "acc", "BWT": "bwt", "task-IL": "acc_task_il"}
+    parts = [f"{name} {line[key]:.2f}" for name, key in names.items() if line[key] is not None]
+    return f"{', '.join(parts)}, {line['seconds']:.0f} s"

@@ -1,0 +1,107 @@
+"""What the ledger tells of a learned model: who owns what, and from whom later tasks drew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.model.file import Model
+from afaf.network.ledger import Ledger
+
+UNUSED, USED = 0, -1  # where a candidate comes from when no task has fixed it: never used, or used and still free
+
+
+@dataclass(frozen=True)
+class OwnedLayer:
+    """W_l by owner: connections (or weights) by task, and how many there are."""
+
+    l: int
+    name: str
+    by_task: dict[int, int]
+    total: int
+
+
+@dataclass(frozen=True)
+class NeuronLayer:
+    """A hidden layer's neurons: fixed by each task, used but free, unused."""
+
+    name: str
+    fixed: dict[int, int]
+    used: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A class's candidates in one layer, by where they come from: the task that had fixed them, USED or UNUSED."""
+
+    task: int
+    class_name: str
+    layer: str
+    origins: dict[int, int]
+
+
+def owned_layers(model: Model) -> list[OwnedLayer]:
+    ledger, spec = model.learner.ledger, model.learner.network.spec
+    layers = []
+    for l in range(1, spec.L):
+        tasks, counts = np.unique(ledger.owner(l).cpu().numpy(), return_counts=True)
+        by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True) if t > 0}
+        layers.append(OwnedLayer(l, f"{spec.layer(l).name} → {spec.layer(l + 1).name}", by_task, ledger.owner(l).numel()))
+    return layers
+
+
+def neuron_layers(model: Model) -> list[NeuronLayer]:
+    ledger, spec = model.learner.ledger, model.learner.network.spec
+    layers = []
+    for l in range(2, spec.L):
+        fixed = ledger.fixed(l).cpu().numpy()
+        tasks, counts = np.unique(fixed[fixed > 0], return_counts=True)
+        used = int(((fixed == 0) & _used_before(ledger, l, 1 << 14)).sum())
+        by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True)}
+        layers.append(NeuronLayer(spec.layer(l).name, by_task, used, len(fixed)))
+    return layers
+
+
+def _used_before(ledger: Ledger, l: int, task: int) -> NDArray[np.bool_]:
+    """Neurons of layer l > 1 into which a task before this one owns a connection."""
+    into = ledger.owner(l - 1).amin(2).cpu().numpy(), ledger.owner(l - 1).amax(2).cpu().numpy()
+    owned = (into[1] > 0) & (np.where(into[0] > 0, into[0], into[1]) < task)
+    return np.asarray(owned.any(1))
+
+
+def candidates_drawn(model: Model) -> list[Drawn]:
+    """For every class of a reusing task and every layer with candidates: where they come from."""
+    ledger, spec = model.learner.ledger, model.learner.network.spec
+    names = [name for task in model.class_names for name in task]
+    found = []
+    for record in ledger.records:
+        for c in record.classes:
+            for l, neurons in sorted(c.candidates.items()):
+                chosen = neurons.cpu().numpy()
+                fixed = ledger.fixed(l).cpu().numpy()[chosen]
+                used = _used_before(ledger, l, record.task)[chosen]
+                origin = np.where((fixed > 0) & (fixed < record.task), fixed, np.where(used, USED, UNUSED))
+                tasks, counts = np.unique(origin, return_counts=True)
+                origins = {int(t): int(n) for t, n in zip(tasks, counts, strict=True)}
+                found.append(Drawn(record.task, names[c.class_id], spec.layer(l).name, origins))
+    return found
+
+
+def reused_from(model: Model) -> dict[int, dict[int, int]]:
+    """By task, how many of its connections start from neurons that each earlier task has fixed."""
+    ledger, spec = model.learner.ledger, model.learner.network.spec
+    found: dict[int, dict[int, int]] = {}
+    for task in sorted(model.learner.classes_of):
+        counts: dict[int, int] = {}
+        for l in range(2, spec.L):
+            fixed = ledger.fixed(l).cpu().numpy()
+            per_source = (ledger.owner(l) == task).any(2).sum(0).cpu().numpy()
+            for earlier in range(1, task):
+                number = int(per_source[fixed == earlier].sum())
+                if number:
+                    counts[earlier] = counts.get(earlier, 0) + number
+        found[task] = counts
+    return found

@@ -1,0 +1,152 @@
+"""What results/ say: runs by shape, means with their spread, differences over paired seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from afaf.evaluation import metrics
+from afaf.runs.config import build_config
+from afaf.runs.presets import preset_tables
+from afaf.runs.results import Row
+from afaf.runs.runner import method_class
+from afaf.runs.store import Line
+from afaf.streams.benchmarks import outline_of
+
+BySeed = dict[int, float]
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Runs that differ in their seed alone."""
+
+    stream: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.stream, self.method, json.dumps(self.settings, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (ddof 1) over n seeds."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        known = list(values)
+        if not known:
+            return None
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+    def __str__(self) -> str:
+        spread = "" if self.std is None else f" ± {self.std:.2f}"
+        return f"{self.mean:.2f}{spread}"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean of a difference over n paired seeds, and the interval that holds it with 95 % confidence (Student's t)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @classmethod
+    def of(cls, differences: Iterable[float]) -> Paired | None:
+        spread = Spread.of(differences)
+        if spread is None:
+            return None
+        if spread.std is None:
+            return cls(spread.mean, None, None, 1)
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, spread.n - 1)) * spread.std / spread.n**0.5
+        return cls(spread.mean, spread.mean - reach, spread.mean + reach, spread.n)
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None or self.high is None else f" [{self.low:+.2f}, {self.high:+.2f}]"
+        return f"{self.mean:+.2f}{interval}"
+
+
+class Measured:
+    """The lines of results/, by shape and seed."""
+
+    def __init__(self, lines: Iterable[Line]):
+        self.lines = list(lines)
+        self._by_shape: dict[tuple[str, str, str], dict[int, Line]] = {}
+        for line in self.lines:
+            shape = Shape(line["stream"], line["method"], line["settings"])
+            self._by_shape.setdefault(shape.key, {})[line["seed"]] = line
+
+    def runs(self, shape: Shape) -> dict[int, Line]:
+        """The runs that came to their end, by seed."""
+        return {seed: line for seed, line in sorted(self._by_shape.get(shape.key, {}).items()) if "failed" not in line}
+
+    def failures(self, shape: Shape) -> list[str]:
+        return [line["failed"] for line in self._by_shape.get(shape.key, {}).values() if "failed" in line]
+
+    def values(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> BySeed:
+        """A metric by seed, of the runs that have it."""
+        read = metric if callable(metric) else METRICS[metric]
+        found = {seed: read(line) for seed, line in self.runs(shape).items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def spread(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> Spread | None:
+        return Spread.of(self.values(shape, metric).values())
+
+
+def minus(a: BySeed, b: BySeed) -> BySeed:
+    """The difference, for the seeds that both have."""
+    return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+
+def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
+    """R matrices of several seeds, averaged entry by entry; None where a seed has none."""
+    mean: list[Row] = []
+    for rows in zip(*matrices, strict=True):
+        mean.append([None if any(v is None for v in column) else float(np.mean(column)) for column in zip(*rows, strict=True)])
+    return mean
+
+
+def first_reuse(stream: str) -> int:
+    """The first task that reuses, in a stream's preset."""
+    kind = method_class("afaf")
+    config = build_config(kind.Options, *preset_tables(outline_of(stream), kind))
+    return int(config.method.first_reuse)
+
+
+def la_reusing(line: Line) -> float | None:
+    """LA over the tasks that reuse (the paper's study of selective transfer)."""
+    return metrics.learning_accuracy(line["R"], first_reuse(line["stream"]))
+
+
+def _all_connections(line: Line) -> float | None:
+    value: float | None = line.get("acc_task_il_unmasked", line["acc_task_il"])
+    return value
+
+
+def _stored(name: str) -> Callable[[Line], float | None]:
+    def read(line: Line) -> float | None:
+        value: float | None = line.get(name)
+        return value
+
+    return read
+
+
+METRICS: dict[str, Callable[[Line], float | None]] = {
+    **{name: _stored(name) for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy")},
+    "acc_task_il_unmasked": _all_connections,
+    "la_reusing": la_reusing,
+}

@@ -1,0 +1,100 @@
+"""One HTML file that shows a run, the seeds of a run, or a folder of results: self-contained, for a phone as for a desk, dark or light."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from afaf.errors import RunError
+from afaf.runs.folder import write_whole
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    body: str  # HTML
+    intro: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    subtitle: str
+    sections: tuple[Section, ...]
+    footer: str
+
+    def html(self) -> str:
+        environment = Environment(loader=PackageLoader("afaf.report"), autoescape=select_autoescape(["html", "j2"]), trim_blocks=True)
+        sections = [section for section in self.sections if section.body]
+        template = environment.get_template("page.html.j2")
+        return template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer)
+
+
+def chart(title: str, drawn: str, *, below: str = "") -> str:
+    """A chart in its box; nothing where nothing was drawn."""
+    heading = f"<h3>{escape(title)}</h3>" if title else ""
+    return f'<div class="chart">{heading}{drawn}{below}</div>' if drawn else ""
+
+
+def charts(*boxes: str) -> str:
+    return f'<div class="charts">{"".join(boxes)}</div>' if any(boxes) else ""
+
+
+def number_card(value: str, name: str, explained: str) -> str:
+    return f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(explained)}</small></div>'
+
+
+def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 0, words: tuple[int, ...] = ()) -> str:
+    """Cells are text; the last `total_rows` rows stand out, columns in `words` are aligned to the left."""
+
+    def cell(tag: str, place: int, text: str) -> str:
+        aligned = ' class="words"' if place in words else ""
+        return f"<{tag}{aligned}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", i, name) for i, name in enumerate(headings))
+    body = ""
+    for j, row in enumerate(rows):
+        mark = ' class="total"' if j >= len(rows) - total_rows else ""
+        body += f"<tr{mark}>" + "".join(cell("td", i, text) for i, text in enumerate(row)) + "</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def runs_in(source: Path) -> list[Path]:
+    """The finished run folders that a path names: itself, or those within it, by seed."""
+    if (source / "results.json").exists():
+        return [source]
+    found = [path.parent for path in source.glob("*/results.json")]
+    return sorted(found, key=lambda path: (json.loads((path / "results.json").read_text(encoding="utf-8"))["seed"], path.name))
+
+
+def write_report(source: Path, out: Path | None = None) -> Path:
+    """The page of a run folder, of a folder of runs, or of a results folder; `out` defaults to a file in that folder."""
+    from afaf.report.results_page import results_page
+    from afaf.report.run_page import run_page
+
+    if not source.is_dir():
+        raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
+    runs = runs_in(source)
+    if runs:
+        page, place = run_page(runs), source / "report.html"
+    elif list(source.glob("*.jsonl")):
+        page, place = results_page(source), source / "report.html"
+    else:
+        raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
+    place = out or place
+    text = page.html()
+
+    def write(path: Path) -> None:
+        path.write_text(text, encoding="utf-8")
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, write)
+    except OSError as error:
+        raise RunError(f"cannot write {place}: {error.strerror}; choose another place with --out") from None
+    return place

@@ -1,0 +1,319 @@
+"""REPRODUCTION.md: the paper's numbers beside the measured ones, its claims with a verdict, from results/ alone."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from afaf.report.claims import BASELINES, CLAIMS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
+from afaf.report.measured import Measured, Paired, Shape, Spread, minus
+from afaf.report.paper import paper
+from afaf.report.studies import FIGURES, Figures
+from afaf.runs.experiments import Experiment
+from afaf.runs.runner import costs
+from afaf.runs.store import Key, Line
+
+HEAD = """# Reproduction
+
+The numbers of *Avoiding Forgetting and Allowing Forward Transfer in Continual Learning via Sparse Networks* (ECML PKDD 2022) beside those
+measured here. Everything below is written by `afaf reproduce --write-report` from [results/](results) alone; the runs are made by
+`afaf reproduce NAME` ([how](docs/experiments.md)).
+
+- Measured: mean ± standard deviation (ddof 1) over n seeds, in percent. *Agrees*: the means differ by no more than the two standard
+  deviations combined (the root of the sum of their squares); with one seed, than the paper's own. *Differs*: by more.
+- Claims: differences over paired seeds, mean and 95 % interval (Student's t). *Holds*: the interval lies above 0. *Contradicted*: it lies
+  below. *Leans*: the mean is above or below 0, and the seeds do not settle it.
+- Seeds spread by several points: on fewer than five no ranking of AFAF and SpaceNet by ACC means anything.
+"""
+
+CONTROLS_HEAD = """## All methods, controls among them
+
+The controls are not in the paper: fine-tuning (the floor), joint training (all data at once), isolated networks (perfect isolation), a
+ridge regression in closed form on the first task's features. Task-IL of PackNet is with the task's own mask, and beside it with all
+connections.
+
+"""
+COSTS_HEAD = """## Table 2: costs
+
+Relative to the dense network; known without training. FLOPs by the paper's estimates, *by task* with each task charged for its own samples
+only, and *counted* over live connections ([docs/methods.md](docs/methods.md)).
+
+"""
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """What was found out about differences: results/explanations.toml, entries with stream, method, metric, optional settings, and text."""
+
+    entries: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Explanations:
+        path = folder / "explanations.toml"
+        return cls(tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", []) if path.exists() else ())
+
+    def of(self, what: Shape, metric: str) -> str | None:
+        for entry in self.entries:
+            same = entry.get("stream") in (None, what.stream) and entry.get("method") in (None, what.method)
+            if same and entry.get("metric") in (None, metric) and entry.get("settings", dict(what.settings)) == what.settings:
+                return str(entry["text"])
+        return None
+
+
+def verdict(printed: Sequence[float], found: Spread | None) -> str:
+    """Whether a measured mean agrees with a printed one."""
+    if found is None:
+        return "not measured yet"
+    combined = (printed[1] ** 2 + (found.std or 0.0) ** 2) ** 0.5
+    return "agrees" if abs(found.mean - printed[0]) <= combined else "differs"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+class Report:
+    """The sections of REPRODUCTION.md."""
+
+    def __init__(self, lines: Mapping[Key, Line], experiments: Sequence[Experiment], explanations: Explanations, images: str):
+        self.lines, self.experiments, self.explanations = lines, experiments, explanations
+        self.measured = Measured(lines.values())
+        self.images = images
+        self.streams: dict[str, str] = paper()["streams"]
+        self.methods: dict[str, str] = paper()["methods"]
+
+    def text(self, drawn: Mapping[str, str]) -> str:
+        """The whole page; `drawn` maps figures to the files they were drawn into."""
+        sections = [
+            HEAD,
+            self.state(),
+            self.main_table(),
+            self.controls(),
+            self.costs(),
+            self.ambiguity_table(),
+            self.levels_table(),
+            self.printed_differences(),
+            self.claims(),
+            self.figures(drawn),
+            self.contradictions(),
+        ]
+        return "\n".join(sections)
+
+    def state(self) -> str:
+        rows = []
+        for experiment in self.experiments:
+            missing = len(experiment.missing(self.lines))
+            done = len(experiment.runs) - missing
+            rows.append((experiment.name, experiment.feeds, experiment.title, f"{done} of {len(experiment.runs)}"))
+        lines = list(self.lines.values())
+        text = "## What has been measured\n\n" + table(("experiment", "feeds", "what", "runs"), rows)
+        if lines:
+            hours = sum(line.get("seconds", 0) for line in lines) / 3600
+            used = sorted({f"{line['device']}, {line['engine']} engine in {line['precision']}, torch {line['torch']}" for line in lines})
+            commits = sorted({line["commit"][:12] + line["commit"][40:] for line in lines})
+            text += f"\n{len(lines)} runs, {hours:.1f} hours of runs (several side by side count each), on: {'; '.join(used)}. "
+            text += f"Commits: {', '.join(commits)}.\n"
+        return text
+
+    def _compared(self, what: Shape, metric: str, printed: Sequence[float]) -> tuple[str, str, str, str, str]:
+        found = self.measured.spread(what, metric)
+        shown = "-" if found is None else str(found)
+        difference = "-" if found is None else f"{found.mean - printed[0]:+.2f}"
+        n = "0" if found is None else str(found.n)
+        return f"{printed[0]:.2f} ± {printed[1]:.2f}", shown, n, difference, verdict(printed, found)
+
+    def _explained(self, shapes: Iterable[tuple[Shape, str, Sequence[float], str]]) -> str:
+        """A line for each number that differs: what explains it, or that nothing was found yet."""
+        reasons: dict[str, list[str]] = {}
+        for what, metric, printed, name in shapes:
+            if verdict(printed, self.measured.spread(what, metric)) == "differs":
+                reasons.setdefault(self.explanations.of(what, metric) or "no explanation found yet.", []).append(name)
+        lines = [f"- {', '.join(names)}: {why}\n" for why, names in reasons.items()]
+        return "\nWhere it differs:\n\n" + "".join(lines) if lines else ""
+
+    def _within_the_papers(self, stream: str) -> str:
+        """Whether AFAF's mean ACC lies within the paper's own spread."""
+        mean, std = paper()["table-2"][stream]["afaf"]["acc"]
+        found = self.measured.spread(Shape(stream, "afaf"), "acc")
+        if found is None:
+            return ""
+        inside = abs(found.mean - mean) <= std
+        return f"\nAFAF's mean ACC, {found.mean:.2f}, lies {'within' if inside else '**outside**'} the paper's {mean:.2f} ± {std:.2f}.\n"
+
+    def main_table(self) -> str:
+        text = "## Table 2: class-IL ACC and BWT\n"
+        for stream, title in self.streams.items():
+            text += f"\n### {title}\n\n"
+            rows, compared = [], []
+            for method in (*BASELINES, "afaf"):
+                printed = paper()["table-2"][stream][method]
+                what = shape(self.measured, stream, method)
+                note = self._note(stream, method, what)
+                for metric in ("acc", "bwt"):
+                    rows.append((self.methods[method] + note, metric.upper(), *self._compared(what, metric, printed[metric])))
+                    compared.append((what, metric, printed[metric], f"{self.methods[method]} {metric.upper()}"))
+            text += table(("method", "", "paper", "measured", "n", "difference", "verdict"), rows)
+            text += self._within_the_papers(stream)
+            text += self._failures(stream)
+            text += self._explained(compared)
+        return text
+
+    def _note(self, stream: str, method: str, what: Shape) -> str:
+        return " (penalty in closed form)" if what.settings and method in ("ewc", "mas") else ""
+
+    def _failures(self, stream: str) -> str:
+        text = ""
+        for method in self.methods:
+            failures = self.measured.failures(Shape(stream, method))
+            if failures:
+                text += (
+                    f"\n{self.methods[method]} with the paper's settings did not come to its end in {len(failures)} runs: {failures[0]}\n"
+                )
+        return text
+
+    def controls(self) -> str:
+        """What the paper does not print: task-IL, LA, task-id accuracy, and the controls."""
+        rows = []
+        for stream, title in self.streams.items():
+            for method in self.methods:
+                what = shape(self.measured, stream, method)
+                found = {
+                    name: self.measured.spread(what, name)
+                    for name in ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy")
+                }
+                n = found["acc"].n if found["acc"] else 0
+                if n:
+                    values = ["-" if value is None else str(value) for value in found.values()]
+                    rows.append((title, self.methods[method] + self._note(stream, method, what), *values, str(n)))
+        text = CONTROLS_HEAD
+        headings = ("stream", "method", "ACC", "BWT", "LA", "task-IL ACC", "with all connections", "task-id", "n")
+        return text + (table(headings, rows) if rows else "Not measured yet.\n")
+
+    def costs(self) -> str:
+        rows = []
+        for stream, title in self.streams.items():
+            dense = paper()["dense"][stream]
+            for method in (*BASELINES, "afaf"):
+                printed, found = paper()["table-2"][stream][method], costs(stream, method)
+                rows.append(
+                    (
+                        title,
+                        self.methods[method],
+                        f"{printed['params']:g}",
+                        f"{found.params_ratio:.4f}",
+                        _same(printed["params"], found.params_ratio),
+                        f"{printed['flops']:g}",
+                        "-" if found.paper_flops_ratio is None else f"{found.paper_flops_ratio:.4f}",
+                        "-" if found.paper_flops_ratio is None else _same(printed["flops"], found.paper_flops_ratio),
+                        "-" if found.paper_flops_by_task_ratio is None else f"{found.paper_flops_by_task_ratio:.3f}",
+                        f"{found.counted_flops_ratio:.3f}",
+                    )
+                )
+            found = costs(stream, "finetune")
+            same = _same(dense["params"], found.dense_params), _same(dense["flops"], found.dense_flops)
+            flops = (f"{dense['flops']:.4g}", f"{found.dense_flops:.4g}")
+            rows.append((title, "dense", f"{dense['params']:,}", f"{found.dense_params:,}", same[0], *flops, same[1], "-", "-"))
+        headings = ("stream", "method", "#params, paper", "here", "", "FLOPs, paper", "here", "", "by task", "counted")
+        return COSTS_HEAD + table(headings, rows)
+
+    def ambiguity_table(self) -> str:
+        text = "## Table 3: class ambiguity\n\n"
+        rows, compared = [], []
+        for stream in paper()["table-3"]:
+            for name, printed in paper()["table-3"][stream].items():
+                variant = paper()["variants"][name]
+                what = Shape(stream, "afaf", variant["settings"])
+                for metric, setting in (("acc", "class-IL"), ("acc_task_il", "task-IL")):
+                    rows.append((self.streams[stream], variant["title"], setting, *self._compared(what, metric, printed[metric])))
+                    compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {variant['title']}, {setting}"))
+        text += table(("stream", "variant", "", "paper", "measured", "n", "difference", "verdict"), rows)
+        return text + self._explained(compared)
+
+    def levels_table(self) -> str:
+        text = "## Table 10: connection level and neuron level\n\n"
+        rows, compared = [], []
+        for stream in paper()["table-10"]:
+            for method, printed in paper()["table-10"][stream].items():
+                what = shape(self.measured, stream, method)
+                for metric, setting in (("acc_task_il", "task-IL"), ("acc", "class-IL")):
+                    rows.append((self.streams[stream], self.methods[method], setting, *self._compared(what, metric, printed[metric])))
+                    compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {self.methods[method]}, {setting}"))
+        text += table(("stream", "method", "", "paper", "measured", "n", "difference", "verdict"), rows)
+        return text + self._explained(compared)
+
+    def printed_differences(self) -> str:
+        """Differences of ACC that the text prints."""
+        rows = []
+        for name, settings, what in (
+            ("random", RANDOM, "AFAF less random candidates"),
+            ("candidates-in-last-hidden", IN_LAST_HIDDEN, "AFAF less w/ R_{L-1}"),
+        ):
+            for stream, printed in paper()["text"][name].items():
+                mine = self.measured.values(Shape(stream, "afaf"), "acc")
+                found = Paired.of(minus(mine, self.measured.values(Shape(stream, "afaf", settings), "acc")).values())
+                if found is None:
+                    judged = "not measured yet"
+                elif found.low is None or found.high is None:
+                    judged = "one seed"
+                else:
+                    judged = "agrees" if found.low <= printed <= found.high else "differs"
+                n = str(found.n) if found else "0"
+                rows.append((self.streams[stream], what, f"{printed:.2f}", str(found) if found else "-", n, judged))
+        text = (
+            "## Differences printed in the text\n\nOf ACC, over paired seeds, with the 95 % interval; *agrees*: it holds the paper's.\n\n"
+        )
+        return text + table(("stream", "difference", "paper", "measured", "n", "verdict"), rows)
+
+    def claims(self) -> str:
+        text = "## The claims of the text\n\n"
+        checked = [(claim, claim.check(self.measured)) for claim in CLAIMS]
+        rows = [(str(i), claim.text, claim.where, overall(parts)) for i, (claim, parts) in enumerate(checked, 1)]
+        text += table(("", "claim", "where", "verdict"), rows)
+        return text + "\n" + "\n".join(self._claim(i, claim, parts) for i, (claim, parts) in enumerate(checked, 1))
+
+    def _claim(self, number: int, claim: Claim, parts: Sequence[Part]) -> str:
+        known = [one for one in parts if one.verdict != "not measured yet"]
+        if not known:
+            return ""
+        rows = [(one.text, str(one.found) if one.found else "-", str(one.found.n) if one.found else "-", one.verdict) for one in known]
+        summary = f"<summary>{number}. {claim.text} <b>{overall(parts)}</b></summary>"
+        return f"<details>{summary}\n\n{table(('above 0?', 'difference', 'n', ''), rows)}\n</details>\n"
+
+    def figures(self, drawn: Mapping[str, str]) -> str:
+        text = "## The paper's figures\n"
+        for name, figure in FIGURES.items():
+            text += f"\n### {figure.title}\n\n"
+            text += f"![{figure.title}]({self.images}/{drawn[name]})\n" if name in drawn else "Not measured yet.\n"
+        return text
+
+    def contradictions(self) -> str:
+        entries = "".join(f"- {entry}\n" for entry in paper()["contradictions"]["list"])
+        text = "## Where the paper contradicts itself\n\n" + entries
+        rows = [tuple(entry) for entry in paper()["released-code"]["rows"]]
+        text += "\n## Where the paper and the authors' released code differ, and the default here\n\n"
+        return text + table(("point", "paper", "released code", "here"), rows)
+
+
+def _same(printed: float, found: float) -> str:
+    """Whether a cost is what the paper prints: ratios to three decimals, cut or rounded, large numbers to four digits."""
+    shown = [float(f"{found:.4g}")] if printed > 1000 else [int(found * 1000) / 1000, round(found, 3)]
+    if printed in shown:
+        return "same"
+    return "within 0.1 %" if abs(found / printed - 1) < 1e-3 else "differs"
+
+
+def write_reproduction(
+    lines: Mapping[Key, Line], experiments: Sequence[Experiment], results: Path, page: Path, images: Path | None = None
+) -> list[Path]:
+    """Write the page and its figures; the files written."""
+    folder = images if images is not None else page.parent / "docs" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = Figures(Measured(lines.values())).draw_all(folder)
+    where = folder.relative_to(page.parent).as_posix() if folder.is_relative_to(page.parent) else folder.as_posix()
+    report = Report(lines, experiments, Explanations.read(results), where)
+    page.write_text(report.text({name: path.name for name, path in drawn.items()}), encoding="utf-8")
+    return [page, *drawn.values()]

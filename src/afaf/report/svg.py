@@ -1,0 +1,233 @@
+"""Small charts as inline SVG: 360 units wide, so that they can be read on a phone; every mark carries its value in `data-v`.
+
+Ink, grid and paper are CSS variables of the page, so that dark mode is a matter of style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+WIDTH = 360
+Values = Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: points, and a spread around each where there is one."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    spread: Sequence[float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a stacked bar."""
+
+    label: str
+    amount: float
+    colour: str
+    says: str
+
+
+def svg(height: float, label: str, body: str, width: float = WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{body}</svg>'
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
+
+
+def heat_map(
+    values: Values,
+    label: str,
+    says: Callable[[int, int, float], str],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_title: str = "",
+    column_title: str = "",
+    high: float = 100.0,
+    numbers: bool = True,
+    groups: Sequence[tuple[int, int]] = (),
+) -> str:
+    """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
+
+    A cell is the page's accent over its paper, as much of it as the value: right in light and in dark.
+    """
+    left, top = (22 if max((len(name) for name in rows), default=0) <= 3 else 84), 20
+    if not any(rows):
+        left = 22
+    side = (WIDTH - left - 8) / max(1, max(len(row) for row in values))
+    height = side if len(values) > 2 else min(side, 40)
+    parts = []
+    for j, row in enumerate(values):
+        if rows[j]:
+            parts.append(text(left - 5, top + (j + 0.5) * height + 4, rows[j], "small", "end"))
+        for i, value in enumerate(row):
+            if value is None:
+                continue
+            share = min(max(value / high, 0.0), 1.0) if high else 0.0
+            x, y = left + i * side, top + j * height
+            box = f'x="{x:.4g}" y="{y:.4g}" width="{side:.4g}" height="{height:.4g}"'
+            parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(says(j, i, value))}"/>')
+            if numbers and value >= 0.5:
+                parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", "on strong" if share > 0.6 else "on"))
+    bottom = top + len(values) * height
+    for i, name in enumerate(columns):
+        if name:
+            parts.append(text(left + (i + 0.5) * side, bottom + 13, name, "small"))
+    for first, last in groups:
+        x, y, size = left + first * side, top + first * height, (last - first + 1) * side
+        parts.append(f'<rect x="{x:.4g}" y="{y:.4g}" width="{size:.4g}" height="{size * height / side:.4g}" class="outline"/>')
+    parts.append(text((left + WIDTH) / 2, bottom + 28, column_title, "small"))
+    parts.append(text(2, 11, row_title, "small", "start"))
+    return svg(bottom + 34, label, "".join(parts))
+
+
+def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    span = max(high - low, 1e-9)
+    step = next(s * 10**power for power in range(-4, 9) for s in (1, 2, 2.5, 5) if span / (s * 10**power) <= wanted)
+    first = -(-low // step)
+    return [round(step * (first + k), 10) for k in range(wanted + 1) if step * (first + k) <= high + 1e-9]
+
+
+def lines(
+    series: Sequence[Series],
+    label: str,
+    says: Callable[[Series, int], str],
+    *,
+    x_title: str = "",
+    y_title: str = "",
+    y_range: tuple[float, float] | None = None,
+    x_ticks: Sequence[float] | None = None,
+    height: float = 210,
+    marks: bool = True,
+) -> str:
+    """Lines over a common axis; each point says its value."""
+    known = [value for one in series for value in one.y if value is not None]
+    xs = [x for one in series for x in one.x]
+    if not known:
+        return ""
+    low, high = y_range or (min(0.0, min(known)), max(known) * 1.05 or 1.0)
+    first, last = min(xs), max(xs)
+    left, right, top, bottom = 34, 10, 20, 34
+
+    def px(x: float) -> float:
+        return left + (x - first) / max(last - first, 1e-9) * (WIDTH - left - right) if last > first else (left + WIDTH - right) / 2
+
+    def py(y: float) -> float:
+        return top + (high - y) / max(high - low, 1e-9) * (height - top - bottom)
+
+    parts = []
+    for tick in _ticks(low, high):
+        parts.append(f'<line x1="{left}" x2="{WIDTH - right}" y1="{py(tick):.4g}" y2="{py(tick):.4g}" class="grid"/>')
+        parts.append(text(left - 4, py(tick) + 4, f"{tick:g}", "small", "end"))
+    for tick in x_ticks if x_ticks is not None else _ticks(first, last):
+        parts.append(text(px(tick), height - bottom + 14, f"{tick:g}", "small"))
+    for one in series:
+        points = [(px(x), py(y), i) for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)) if y is not None]
+        if one.spread is not None:
+            parts.append(_band(one, px, py))
+        if len(points) > 1:
+            path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y, _ in points)
+            parts.append(f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="1.8"/>')
+        radius = 3 if marks else 1.2
+        for x, y, i in points:
+            parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{radius:g}" fill="{one.colour}"/>')
+            parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="7" class="catch" data-v="{escape(says(one, i))}"/>')
+    parts.append(text((left + WIDTH - right) / 2, height - 6, x_title, "small"))
+    parts.append(text(2, 11, y_title, "small", "start"))
+    return svg(height, label, "".join(parts))
+
+
+def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float]) -> str:
+    assert one.spread is not None
+    edges = [(x, y, s or 0.0) for x, y, s in zip(one.x, one.y, one.spread, strict=True) if y is not None]
+    above = [f"{px(x):.4g} {py(y + s):.4g}" for x, y, s in edges]
+    below = [f"{px(x):.4g} {py(y - s):.4g}" for x, y, s in reversed(edges)]
+    return f'<path d="M{"L".join(above + below)}Z" fill="{one.colour}" opacity="0.14"/>' if len(edges) > 1 else ""
+
+
+def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, total: float | None = None, left: float = 84) -> str:
+    """A horizontal bar for each row; `total` is the full width (by default the longest row's sum)."""
+    whole = total or max((sum(piece.amount for piece in pieces) for _, pieces in rows), default=1.0) or 1.0
+    step, parts = 24.0, []
+    for j, (name, pieces) in enumerate(rows):
+        y, x = 4 + j * step, left
+        parts.append(text(left - 6, y + 12.5, name, "small", "end"))
+        for piece in pieces:
+            width = piece.amount / whole * (WIDTH - left - 6)
+            if width <= 0:
+                continue
+            box = f'x="{x:.5g}" y="{y:g}" width="{max(width, 0.4):.4g}" height="17"'
+            parts.append(f'<rect {box} fill="{piece.colour}" class="cell" data-v="{escape(piece.says)}"/>')
+            x += width
+    return svg(8 + len(rows) * step, label, "".join(parts))
+
+
+def bars(rows: Sequence[tuple[str, float, str, str]], label: str, *, high: float, mark: float | None = None, left: float = 104) -> str:
+    """(name, value, colour, what it says) as horizontal bars with the number beside; `mark` draws a line across at a value."""
+    step, parts = 26.0, []
+    room = WIDTH - left - 52
+
+    def px(value: float) -> float:
+        return left + min(value / high, 1.0) * room
+
+    for j, (name, value, colour, says) in enumerate(rows):
+        y = 4 + j * step
+        parts.append(text(left - 6, y + 13, name, "small", "end"))
+        parts.append(
+            f'<rect x="{left}" y="{y:g}" width="{max(px(value) - left, 0.6):.4g}" height="18" fill="{colour}" data-v="{escape(says)}"/>'
+        )
+        parts.append(text(px(value) + 4, y + 13, f"{value:.3g}", "small", "start"))
+    if mark is not None:
+        parts.append(f'<line x1="{px(mark):.4g}" x2="{px(mark):.4g}" y1="0" y2="{4 + len(rows) * step:g}" class="mark"/>')
+    return svg(8 + len(rows) * step, label, "".join(parts))
+
+
+def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: str, *, unit: str = "%", left: float = 84) -> str:
+    """For each row values on a common axis, each a (value, colour, what it says)."""
+    values = [value for _, marks in rows for value, _, _ in marks]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    margin = max((high - low) * 0.06, 0.5)
+    low, high = low - margin, high + margin
+    step, parts = 24.0, []
+    height = 8 + len(rows) * step
+
+    def px(value: float) -> float:
+        return left + (value - low) / (high - low) * (WIDTH - left - 10)
+
+    for tick in _ticks(low, high):
+        parts.append(f'<line x1="{px(tick):.4g}" x2="{px(tick):.4g}" y1="4" y2="{height:g}" class="grid"/>')
+        parts.append(text(px(tick), height + 12, f"{tick:g}{' ' + unit if tick == _ticks(low, high)[-1] else ''}", "small"))
+    for j, (name, marks) in enumerate(rows):
+        y = 16 + j * step
+        parts.append(text(left - 6, y + 4, name, "small", "end"))
+        for value, colour, says in marks:
+            parts.append(f'<circle cx="{px(value):.4g}" cy="{y:g}" r="4.2" fill="{colour}" fill-opacity="0.75" data-v="{escape(says)}"/>')
+    return svg(height + 18, label, "".join(parts))
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> str:
+    """Names with their colours, as wrapping text."""
+    return (
+        '<p class="legend">'
+        + " ".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in entries)
+        + "</p>"
+    )
+
+
+def boundaries(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Groups of so many, as (first, last)."""
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + size)
+    return [(first, last - 1) for first, last in pairwise(ends)]

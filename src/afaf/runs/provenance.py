@@ -1,0 +1,37 @@
+"""Where a number comes from: the commit that computed it, and with which versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+from afaf.version import __version__
+
+SOURCES = ("src", "experiments")  # what a number depends on: results that are being written do not make a tree a changed one
+
+
+def commit() -> str:
+    """The commit this package runs from, marked when its sources had changes; outside a checkout what AFAF_COMMIT says."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        top = git("rev-parse", "--show-toplevel")
+        head = git("rev-parse", "HEAD")
+        tracked = git("ls-files", "--", str(Path(__file__).resolve()))
+        changed = git("-C", top, "status", "--porcelain", "--", *SOURCES)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("AFAF_COMMIT", "unknown")
+    if not tracked:  # installed into some other project's checkout
+        return os.environ.get("AFAF_COMMIT", "unknown")
+    return head + (" with changes" if changed else "")
+
+
+def versions() -> dict[str, str]:
+    return {"afaf": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,0 +1,212 @@
+"""Filling results/: which runs of some experiments are missing, which of them fit into the time, and the line each leaves behind."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from afaf.engine import find_engine
+from afaf.errors import CapacityError, DivergedError
+from afaf.runs.config import RunSettings
+from afaf.runs.device import device_name
+from afaf.runs.executor import Job, LocalExecutor, Watch
+from afaf.runs.experiments import Experiment, Planned
+from afaf.runs.keep import KEEPERS
+from afaf.runs.provenance import commit, versions
+from afaf.runs.results import Results, Row
+from afaf.runs.runner import Listener, costs
+from afaf.runs.store import Key, Line, Store
+
+COSTS = (
+    "params_ratio",
+    "paper_flops_ratio",
+    "paper_flops_by_task_ratio",
+    "counted_flops_ratio",
+    "inference_flops_ratio",
+    "dense_flops",
+    "kept_bytes",
+)
+HOW = ("run.engine", "run.precision")  # settings that say how a run is computed, not what: they do not tell runs apart
+
+
+class Expectation:
+    """How long runs take, from those of the same stream and method on the same device, as many at once; else from similar ones."""
+
+    def __init__(self, lines: Mapping[Key, Line], device: str, jobs_at_once: int):
+        self.seconds: dict[tuple[str, ...], list[float]] = {}
+        for line in lines.values():
+            if line.get("device") == device and line.get("jobs_at_once") == jobs_at_once and line.get("seconds"):
+                self.learn(line["stream"], line["method"], line["seconds"])
+
+    def learn(self, stream: str, method: str, seconds: float) -> None:
+        for known_as in ((stream, method), (stream,), ()):
+            self.seconds.setdefault(known_as, []).append(seconds)
+
+    def of(self, run: Planned) -> float | None:
+        """Seconds to expect; None where nothing is known."""
+        same = self.seconds.get((run.stream, run.method))
+        if same:
+            return max(same)
+        similar = self.seconds.get((run.stream,)) or self.seconds.get(())
+        return statistics.fmean(similar) if similar else None
+
+
+class Progress:
+    """What a display shows of a grid; told by `Reproduction`, one call at a time."""
+
+    def planned(self, runs: Sequence[Planned], already: int) -> None: ...
+    def started(self, run: Planned) -> Listener:
+        return Listener()
+
+    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None: ...
+    def failed(self, run: Planned, error: Exception) -> None: ...
+    def stopped(self, run: Planned) -> None: ...
+
+
+class Reproduction(Watch):
+    """The missing runs of some experiments, carried out; every finished one is a line of the store at once."""
+
+    def __init__(
+        self, experiments: Sequence[Experiment], store: Store, executor: LocalExecutor, progress: Progress, *, again: bool = False
+    ):
+        self.store, self.executor, self.progress = store, executor, progress
+        lines = store.read()
+        wanted: dict[Key, Planned] = {}
+        for run in (run for experiment in experiments for run in experiment.runs):
+            wanted.setdefault(run.key, run)  # experiments share runs: the first that names one does it
+            if run.keep:
+                wanted[run.key] = run
+        self.missing = [run for run in wanted.values() if again or not run.done(lines)]
+        self.already = len(wanted) - len(self.missing)
+        self.device = device_name(executor.device)
+        self.expectation = Expectation(lines, self.device, executor.jobs_at_once)
+        self.about = {"commit": commit(), **versions()}
+        self.how: dict[str, Any] = {}
+        self.left = list(self.missing)
+        self.running: dict[Hashable, tuple[Planned, float]] = {}
+        self.done: list[Planned] = []
+        self.errors: list[tuple[Planned, Exception]] = []
+
+    def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
+        """Do what is missing, as far as the time goes; `how` are settings of `HOW`."""
+        self.how = dict(how or {})
+        self.progress.planned(self.missing, self.already)
+        self.executor.carry_out(self._next_jobs(), self)
+
+    def _next_jobs(self) -> Iterator[Job]:
+        """The first run left that is expected to end in time; one of unknown length is tried."""
+        while self.left:
+            run = next((run for run in self.left if self._fits(run)), None)
+            if run is None:
+                return
+            self.left.remove(run)
+            self.running[run.key] = (run, time.monotonic())
+            yield Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, tag=run.key)
+
+    def _fits(self, run: Planned) -> bool:
+        expected, deadline = self.expectation.of(run), self.executor.deadline
+        return deadline is None or time.monotonic() + (expected or 0) < deadline
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest will take, shared out over the runs side by side."""
+        rest = [self.expectation.of(run) for run in self.left]
+        for run, since in self.running.values():
+            expected = self.expectation.of(run)
+            rest.append(None if expected is None else max(0.0, expected - (time.monotonic() - since)))
+        if any(seconds is None for seconds in rest):
+            return None
+        return sum(seconds for seconds in rest if seconds is not None) / self.executor.jobs_at_once
+
+    # What the executor tells.
+
+    def started(self, job: Job) -> Listener:
+        run, _ = self.running[job.tag]
+        self.running[job.tag] = (run, time.monotonic())
+        return self.progress.started(run)
+
+    def finished(self, job: Job, results: Results) -> None:
+        run, since = self.running.pop(job.tag)
+        line = self._line(run, job, results)
+        self._put(run, line, time.monotonic() - since)
+
+    def failed(self, job: Job, error: Exception) -> None:
+        """A network that has no room and a loss that is no number are outcomes, kept like others; anything else is told and left out."""
+        run, since = self.running.pop(job.tag)
+        if isinstance(error, (CapacityError, DivergedError)):
+            seconds = time.monotonic() - since
+            self._put(run, {**_head(run), "failed": str(error), "kind": type(error).__name__, **self._where(job, seconds)}, None)
+        else:
+            self.errors.append((run, error))
+            self.progress.failed(run, error)
+
+    def stopped(self, job: Job) -> None:
+        run, _ = self.running.pop(job.tag)
+        self.left.insert(0, run)
+        self.progress.stopped(run)
+
+    def _put(self, run: Planned, line: Line, seconds: float | None) -> None:
+        self.store.append(run.experiment, line)
+        self.done.append(run)
+        if seconds is not None:
+            self.expectation.learn(run.stream, run.method, seconds)
+        self.progress.finished(run, line, self.seconds_left)
+
+    def _line(self, run: Planned, job: Job, results: Results) -> Line:
+        found = {name: _rounded(value) for name, value in results.metrics().items()}
+        line = {
+            **_head(run),
+            **{name: found[name] for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy", "forward_transfer")},
+            "R": _rounded_rows(results.R),
+            "R_task_il": _rounded_rows(results.R_task_il),
+            "task_id": [_rounded(value) for value in results.task_id],
+            "confusion": results.confusion,
+            "params": results.params,
+            "dense_params": results.dense_params,
+            "costs": self._costs(job),
+        }
+        if results.R_task_il_unmasked is not None:
+            line["acc_task_il_unmasked"] = found["acc_task_il_unmasked"]
+            line["R_task_il_unmasked"] = _rounded_rows(results.R_task_il_unmasked)
+        if run.keep and results.model is not None:
+            stream = self.executor.stream_of(job)
+            line["kept"] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
+        if results.warnings:
+            line["warnings"] = results.warnings
+        return {**line, **self._where(job, results.seconds)}
+
+    def _costs(self, job: Job) -> dict[str, Any]:
+        found = asdict(costs(self.executor.stream_of(job), job.method, settings=job.settings))
+        return {name: _significant(found[name]) for name in COSTS}
+
+    def _where(self, job: Job, seconds: float) -> Line:
+        device, precision = self.executor.device, self.how.get("run.precision", RunSettings.precision)
+        return {
+            "seconds": round(seconds, 2),
+            "jobs_at_once": self.executor.jobs_at_once,
+            "device": self.device,
+            "engine": find_engine(self.how.get("run.engine", RunSettings.engine), device).name,
+            "precision": precision if device.type == "cuda" else "fp32",
+            "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **self.about,
+        }
+
+
+def _head(run: Planned) -> Line:
+    return {"stream": run.stream, "method": run.method, "settings": dict(run.settings), "seed": run.seed}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _rounded_rows(rows: list[Row]) -> list[Row]:
+    return [[_rounded(value) for value in row] for row in rows]
+
+
+def _significant(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,162 @@
+"""The page: one file that shows everything of a run and asks nothing of a network; looked at in a real browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import afaf
+from afaf.cli.main import app
+from afaf.errors import RunError
+from afaf.model.file import Model
+from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_layers, reused_from
+from afaf.report.page import write_report
+from afaf.runs.executor import LocalExecutor
+from afaf.runs.experiments import read_experiment
+from afaf.runs.reproduce import Progress, Reproduction
+from afaf.runs.store import Store
+
+SECTIONS = ("headline", "r-matrix", "over-time", "confusion", "ledger", "candidates", "curves", "costs", "seeds", "settings")
+BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        afaf.run(
+            "split-digits", "afaf", seed=seed, device="cpu", out=folder / f"seed-{seed}", settings={"learn.epochs": 3, "run.images": 30}
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "small.toml").write_text(
+        'title = "t"\nfeeds = "f"\n[[grid]]\nstreams = ["digit-pairs"]\nmethods = ["afaf", "joint"]\nseeds = 2\n'
+        '[grid.variants]\nplain = {}\nrandom = { "learn.epochs" = 2 }\n'
+    )
+    Reproduction([read_experiment(folder / "small.toml")], Store(folder), LocalExecutor("cpu"), Progress()).carry_out()
+    return folder
+
+
+def test_a_page_holds_every_section_and_nothing_from_elsewhere(seeds: Path) -> None:
+    page = write_report(seeds).read_text(encoding="utf-8")
+    assert re.findall(r'<section id="([^"]+)"', page) == list(SECTIONS)
+    assert not re.search(r"https?://|<link|@import|src=|url\(", page)
+    assert len(page) < 3_000_000
+    first = json.loads((seeds / "seed-0" / "results.json").read_text())
+    second = json.loads((seeds / "seed-1" / "results.json").read_text())
+    mean = (first["R"][4][2] + second["R"][4][2]) / 2
+    assert f"after task 5, accuracy on task 3\n(4, 5): {mean:.2f} %" in page
+    assert f"{(first['acc'] + second['acc']) / 2:.1f}</b>" in page
+
+
+def test_one_run_has_a_page_too_and_so_has_every_kind_of_method(tmp_path: Path) -> None:
+    for method in ("finetune", "packnet", "joint", "ridge"):
+        afaf.run("split-digits", method, device="cpu", out=tmp_path / method, settings={"learn.epochs": 1, "run.images": 10})
+        page = write_report(tmp_path / method, tmp_path / "pages" / f"{method}.html").read_text(encoding="utf-8")
+        assert set(re.findall(r'<section id="([^"]+)"', page)) == set(SECTIONS)
+    with pytest.raises(RunError, match="differ in more than their seed"):
+        write_report(tmp_path)
+
+
+def test_names_of_classes_cannot_break_the_page(tmp_path: Path, digits: Any) -> None:
+    run = tmp_path / "run"
+    afaf.run(digits, "afaf", device="cpu", out=run, settings={"learn.epochs": 1, "run.images": 10})
+    found = json.loads((run / "results.json").read_text())
+    found["class_names"][0][0] = '<script>alert("x")</script>'
+    (run / "results.json").write_text(json.dumps(found))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no finished run and no results"):
+        write_report(tmp_path)
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "nothing")])
+    assert told.exit_code == 2
+    assert "is no folder" in " ".join(told.stderr.split())
+
+
+def test_the_ledger_is_counted_whole(seeds: Path) -> None:
+    model = Model.load(seeds / "seed-0" / "model.safetensors")
+    spec = model.learner.network.spec
+    assert sum(sum(layer.by_task.values()) * spec.connections(layer.l).block for layer in owned_layers(model)) == model.learner.params
+    for layer in neuron_layers(model):
+        assert sum(layer.fixed.values()) + layer.used <= layer.total
+    drawn = candidates_drawn(model)
+    assert {one.task for one in drawn} == {3, 4, 5}  # those that reuse
+    for one in drawn:
+        assert sum(one.origins.values()) == 72  # 30 % of 240 allocated neurons
+        assert all(origin < one.task for origin in one.origins)
+    reused = reused_from(model)
+    assert reused[1] == {}
+    assert all(earlier < task for task, counts in reused.items() for earlier in counts)
+    assert any(reused[task] for task in (3, 4, 5))
+
+
+def test_figures_for_a_paper(seeds: Path, results: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(seeds), "--out", str(tmp_path / "p.html"), "--figures", str(tmp_path / "f")])
+    assert done.exit_code == 0, done.output
+    for name in ("r-matrix", "ledger", "over-time", "confusion", "curves"):
+        assert (tmp_path / "f" / f"{name}.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
+        assert (tmp_path / "f" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if BROWSER is None:
+        pytest.skip("no Chromium here: apt-get install chromium to test the page in a browser")
+    driver = pytest.importorskip("playwright.sync_api", reason="no driver for Chromium here: pip install playwright")
+    with driver.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("kind", ["seeds", "results"])
+def test_in_a_browser(browser: Any, request: pytest.FixtureRequest, kind: str, width: int, scheme: str) -> None:
+    page_file = write_report(request.getfixturevalue(kind))
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    troubles: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda one: asked.append(one.url))
+    page.goto(page_file.as_uri())
+    assert troubles == []
+    assert asked == [page_file.as_uri()]
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wider = "[...document.querySelectorAll('.chart, table, svg, .number')].filter(e => e.getBoundingClientRect().right > innerWidth).length"
+    assert page.evaluate(wider) == 0
+    assert page.evaluate("[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length") == 0
+    for section in SECTIONS if kind == "seeds" else ("headline", "stream-digit-pairs", "r-matrix", "confusion", "claims", "seeds"):
+        assert page.locator(f"#{section}").is_visible()
+    cell = page.locator("#r-matrix rect[data-v]").first
+    cell.scroll_into_view_if_needed()
+    cell.hover()
+    tip = page.locator("#tip")
+    assert tip.evaluate("e => getComputedStyle(e).opacity") == "1"
+    assert re.search(r"after task 1.*: \d+\.\d+ %", tip.inner_text(), re.S)
+    box = tip.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    ink, paper = page.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+    assert (brightness[0] < brightness[1]) == (scheme == "light")
+    context.close()

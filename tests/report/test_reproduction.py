@@ -1,0 +1,178 @@
+"""REPRODUCTION.md says of every number and claim what the results say, and nothing where they say nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
+from afaf.report.measured import Measured, Paired, Shape, Spread, minus
+from afaf.report.paper import paper
+from afaf.report.reproduction import Explanations, Report, verdict, write_reproduction
+from afaf.report.studies import FIGURES
+from afaf.runs.experiments import Planned, read_experiments
+from afaf.runs.store import Line, Store
+from afaf.streams.benchmarks import outline_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def made_up(run: Planned, spread: float = 2.0) -> Line:
+    """A line such as a run would leave; its accuracies are drawn, not measured."""
+    draw = random.Random(str(run.key))
+    n_tasks = len(outline_of(run.stream))
+    R = [[80 - 5 * (j - i) + draw.gauss(0, spread) for i in range(j + 1)] for j in range(n_tasks)]
+    names = outline_of(run.stream).class_names
+    kept: dict[str, Any] = {
+        "ledger": {
+            "layers": ["input", "dense 1", "classes"],
+            "owner": [[[1, 2], [0, 2]], [[1, 0]]],
+            "fixed": [[0, 0], [1, 2], [0]],
+            "candidates": {"2": {"3": {"2": [1]}}},
+        },
+        "class-means": {"neurons": [0, 1], "tasks": names, "means": {c: [draw.random(), draw.random()] for task in names for c in task}},
+    }
+    return {
+        "stream": run.stream,
+        "method": run.method,
+        "settings": dict(run.settings),
+        "seed": run.seed,
+        "acc": sum(R[-1]) / n_tasks,
+        "bwt": sum(R[-1][i] - R[i][i] for i in range(n_tasks - 1)) / (n_tasks - 1),
+        "la": sum(R[i][i] for i in range(n_tasks)) / n_tasks,
+        "acc_task_il": 90 + draw.gauss(0, 1),
+        "R": R,
+        "kept": {name: kept[name] for name in run.keep},
+        "seconds": 1.0,
+        "device": "none",
+        "engine": "none",
+        "precision": "none",
+        "torch": "0",
+        "commit": "0" * 40,
+    }
+
+
+@pytest.fixture(scope="module")
+def everything() -> dict[Any, Line]:
+    runs = [run for experiment in read_experiments(ROOT / "experiments") for run in experiment.runs]
+    return {run.key: made_up(run) for run in sorted(runs, key=lambda run: len(run.keep))}
+
+
+def report(lines: dict[Any, Line], explanations: Explanations | None = None) -> Report:
+    return Report(lines, read_experiments(ROOT / "experiments"), explanations or Explanations(), "docs/images")
+
+
+def test_the_page_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
+    results = ROOT / "results"
+    write_reproduction(Store(results).read(), read_experiments(ROOT / "experiments"), results, tmp_path / "REPRODUCTION.md")
+    shown = (ROOT / "REPRODUCTION.md").read_text(encoding="utf-8")
+    assert shown == (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8"), "run `afaf reproduce --write-report`"
+    for name in FIGURES:
+        drawn, there = tmp_path / f"docs/images/{name}.svg", ROOT / f"docs/images/{name}.svg"
+        assert drawn.exists() == there.exists(), "run `afaf reproduce --write-report`"
+
+
+def test_without_results_every_number_and_claim_is_not_measured_yet() -> None:
+    text = report({}).text({})
+    assert "agrees |" not in text.split("## Table 2: costs")[0]
+    for claim in CLAIMS:
+        parts = claim.check(Measured([]))
+        assert all(one.verdict == "not measured yet" or one.exact is not None for one in parts), claim.text
+    assert text.count("Not measured yet.") == len(FIGURES) + 1
+
+
+def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdict(everything: dict[Any, Line], tmp_path: Path) -> None:
+    measured = Measured(everything.values())
+    for claim in CLAIMS:
+        if "no room" not in claim.text:
+            assert not [one.text for one in claim.check(measured) if one.verdict in ("not measured yet", "one seed")], claim.text
+    drawn = {name: f"{name}.svg" for name in FIGURES}
+    text = report(everything).text(drawn)
+    assert "Not measured yet." not in text
+    for table in ("table-2", "table-3", "table-10"):
+        for by_name in paper()[table].values():
+            for numbers in by_name.values():
+                for metric in ("acc", "bwt", "acc_task_il"):
+                    if metric in numbers:
+                        mean, std = numbers[metric]
+                        assert f"| {mean:.2f} ± {std:.2f} |" in text
+    written = write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "REPRODUCTION.md")
+    assert {path.stem for path in written} == {"REPRODUCTION", *FIGURES}
+
+
+def test_a_number_agrees_up_to_the_combined_spread() -> None:
+    printed = [50.0, 3.0]
+    assert verdict(printed, Spread(55.0, 4.0, 5)) == "agrees"
+    assert verdict(printed, Spread(55.1, 4.0, 5)) == "differs"
+    assert verdict(printed, Spread(53.1, None, 1)) == "differs"
+    assert verdict(printed, None) == "not measured yet"
+
+
+def test_the_interval_is_students() -> None:
+    found = Paired.of([1.0, 2.0, 3.0])
+    assert found is not None
+    assert found.low is not None
+    assert (found.mean, found.n) == (2.0, 3)
+    assert found.mean - found.low == pytest.approx(4.302653 / 3**0.5, rel=1e-5)  # t of 2 degrees of freedom, std 1
+
+
+def test_seeds_are_paired() -> None:
+    assert minus({0: 1.0, 1: 5.0, 7: 9.0}, {1: 2.0, 0: 4.0, 3: 0.0}) == {0: -3.0, 1: 3.0}
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([1.0, 1.1, 0.9], "holds"),
+        ([-1.0, -1.1, -0.9], "contradicted"),
+        ([5.0, -4.0, 0.5], "leans that way"),
+        ([-5.0, 4.0, -0.5], "leans the other way"),
+        ([1.0], "one seed"),
+        ([], "not measured yet"),
+    ],
+)
+def test_a_part_holds_only_beyond_the_spread_of_the_seeds(differences: list[float], expected: str) -> None:
+    assert part("", dict(enumerate(differences))).verdict == expected
+
+
+def test_a_claim_holds_only_if_all_of_it_does() -> None:
+    yes, no, open_ = part("", {0: 1.0, 1: 1.1}), part("", {0: -1.0, 1: -1.0}), part("", {0: 9.0, 1: -1.0})
+    assert overall([yes, yes]) == "holds"
+    assert overall([yes, no]).startswith("does not hold as stated")
+    assert overall([yes, open_]).startswith("not settled")
+    assert overall([yes, Part("", None)]).startswith("incomplete")
+
+
+def test_claims_follow_the_numbers(everything: dict[Any, Line]) -> None:
+    """Lower every accuracy of the lowest candidates: the claim about them holds, and is contradicted the other way round."""
+    claim = next(claim for claim in CLAIMS if claim.text == "The lowest candidates have the lowest LA and ACC.")
+    for change, expected in ((-30, "holds"), (+30, "contradicted")):
+        lines = []
+        for line in everything.values():
+            if line["settings"] == LOWEST:
+                line = {**line, "acc": line["acc"] + change, "R": [[value + change for value in row] for row in line["R"]]}
+            lines.append(line)
+        assert {one.verdict for one in claim.check(Measured(lines))} == {expected}
+
+
+def test_a_diverged_run_is_told_and_its_penalty_in_closed_form_compared(everything: dict[Any, Line]) -> None:
+    lines = dict(everything)
+    for key, line in everything.items():
+        if line["method"] == "ewc" and not line["settings"]:
+            about = {
+                name: line[name] for name in ("stream", "method", "settings", "seed", "device", "engine", "precision", "torch", "commit")
+            }
+            lines[key] = {**about, "failed": "the penalty makes task 2 diverge"}
+    text = report(lines).text({})
+    assert "EWC (penalty in closed form)" in text
+    assert "did not come to its end in 3 runs: the penalty makes task 2 diverge" in text
+
+
+def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything: dict[Any, Line]) -> None:
+    (tmp_path / "explanations.toml").write_text('[[explanation]]\nstream = "mix"\nmethod = "lwf"\nmetric = "acc"\ntext = "because."\n')
+    text = report(everything, Explanations.read(tmp_path)).main_table()
+    assert "LwF ACC: because." in text
+    assert Explanations.read(tmp_path).of(Shape("sim-cifar10", "lwf"), "acc") is None
