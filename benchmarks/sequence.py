@@ -1,8 +1,9 @@
 """Whole sequences on every engine: seconds from loaded data to the final R matrix, side by side.
 
     python -m benchmarks.sequence split-cifar10 afaf --engines graphed compact eager --epochs 40 --seeds 1
+    python -m benchmarks.sequence split-cifar10 afaf --engines graphed --seeds 8 --side-by-side
 
-Prints a table and writes JSON with device and commit. Ratios are taken within one run.
+With --side-by-side the seeds run at the same time on one device, and `seconds` is what all took, divided by their number. Prints a table and writes JSON with device and commit. Ratios are taken within one run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.runs.device import device_name, find_device
+from afaf.runs.executor import Job, LocalExecutor, Watch
+from afaf.runs.results import Results
 from afaf.runs.runner import Listener, run
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Outline
@@ -62,6 +65,49 @@ def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, 
     }
 
 
+class Collect(Watch):
+    """The results as they come in."""
+
+    def __init__(self) -> None:
+        self.results: list[Results] = []
+
+    def finished(self, job: Job, results: Results) -> None:
+        self.results.append(results)
+
+
+def measure_together(
+    name: str, data: Path | None, method: str, engine: str, precision: str, epochs: int, seeds: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """All seeds at once; the data is loaded before the clock starts."""
+    settings = {"learn.epochs": epochs, "run.engine": engine, "run.precision": precision}
+    jobs = [Job(name, method, seed, settings) for seed in range(seeds)]
+    executor, watch = LocalExecutor(str(device), data=data, jobs_at_once=seeds), Collect()
+    executor.stream_of(jobs[0])
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
+    executor.carry_out(jobs, watch)
+    seconds = (time.perf_counter() - started) / seeds
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return [
+        {
+            "stream": name,
+            "method": method,
+            "engine": f"{engine}, {seeds} side by side",
+            "precision": precision,
+            "epochs": epochs,
+            "seed": results.seed,
+            "seconds": seconds,
+            "lessons": [],
+            "acc": results.acc,
+            "bwt": results.bwt,
+            "acc_task_il": results.acc_task_il,
+            "peak_gpu_bytes": peak,
+        }
+        for results in sorted(watch.results, key=lambda results: results.seed)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stream")
@@ -70,15 +116,21 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["tf32"])
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--side-by-side", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/sequence.json"))
     options = parser.parse_args()
     device = find_device(options.device)
-    stream = open_stream(options.stream, data=options.data)
+    stream = None if options.side_by_side else open_stream(options.stream, data=options.data)
     rows = []
     for engine in options.engines:
         for precision in options.precision:
+            if stream is None:
+                rows += measure_together(
+                    options.stream, options.data, options.method, engine, precision, options.epochs, options.seeds, device
+                )
+                continue
             for seed in range(options.seeds):
                 row = measure(stream, options.method, engine, precision, options.epochs, seed, device)
                 rows.append(row)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import afaf
 from afaf.methods import BUILT_IN, find_method
 from afaf.model.file import Model
-from afaf.streams.tasks import Split, Stream, Task
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
 CONV = {"network.name": "small-cnn", "network.norm": "batch"}
@@ -84,34 +81,3 @@ def test_no_method_has_a_loop_over_epochs_or_batches_of_training() -> None:
         assert ".backward(" not in text, path.name
         assert "range(plan.epochs" not in text, path.name
         assert "range(learn.epochs" not in text, path.name
-
-
-def cut(stream: Stream, train: int, test: int) -> Stream:
-    """The same stream with few images: of each class the first `train` to learn and `test` to judge."""
-
-    def few(split: Split, count: int) -> Split:
-        return split.take(np.concatenate([np.flatnonzero(split.labels == c)[:count] for c in np.unique(split.labels)]))
-
-    tasks = [
-        Task(task.number, task.classes, task.class_names, few(task.train, train), few(task.test, test), task.preparation) for task in stream
-    ]
-    return Stream(stream.name, tasks, stream.label_map)
-
-
-@pytest.mark.slow
-@pytest.mark.realdata
-@pytest.mark.parametrize("name", ["split-cifar10", "sim-cifar10", "sim-cifar100", "mix"])
-@pytest.mark.parametrize("method", BUILT_IN)
-def test_an_epoch_of_every_method_on_every_real_stream(name: str, method: str) -> None:
-    """The presets and the paper's full network on the real files; each class is cut to its first 32 training and 8 test images, so that a
-    CPU gets through: every task, every phase and every batch kind (whole and partial) is still met."""
-    folder = os.environ.get("AFAF_DATA")
-    if not folder:
-        pytest.skip("AFAF_DATA names no folder of the real datasets")
-    stream = cut(afaf.open_stream(name, data=folder), 32, 8)
-    settings: dict[str, object] = {"learn.epochs": 1, "learn.batch_size": 48}
-    if method == "packnet":
-        settings["method.retrain_epochs"] = 1
-    results = afaf.run(stream, method, settings=settings, device="cpu")
-    assert results.params == afaf.costs(name, method, settings=settings).params
-    assert all(value is not None for value in results.R[-1])
