@@ -3,7 +3,8 @@
     python -m benchmarks.sequence split-cifar10 afaf --engines graphed compact eager --epochs 40 --seeds 1
     python -m benchmarks.sequence split-cifar10 afaf --engines graphed --seeds 8 --side-by-side
 
-With --side-by-side the seeds run at the same time on one device, and `seconds` is what all took, divided by their number. Prints a table and writes JSON with device and commit. Ratios are taken within one run.
+With --side-by-side the seeds run at the same time on one device, and `seconds` is what all took, divided by their number. Prints a table
+and writes JSON with device and commit. Ratios are taken within one run.
 """
 
 from __future__ import annotations

@@ -195,7 +195,8 @@ class Trunk:
             everything = torch.arange(len(feed), device=feed.device)
             first = self._lower(work, everything[:1])
             if first.numel() * first.element_size() * len(feed) <= cache_bytes:
-                self.cached = torch.cat([self._lower(work, part) for part in everything.split(self.batch_size)])
+                parts = [self._lower(work, part) for part in everything.split(self.batch_size)]
+                self.cached = torch.cat([neurons_last(part) for part in parts])
 
     def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
@@ -229,7 +230,7 @@ class Trunk:
             return forward(work.spec, self.parameters, images, mode=mode, last=self.entry - 1)
         assert self.cached is not None
         _, upper = _around_dropout(top.then)
-        return mode.operate(upper, self.entry, self.cached[samples], self.parameters.norms)
+        return mode.operate(upper, self.entry, neurons_second(self.cached[samples]), self.parameters.norms)
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
@@ -241,6 +242,15 @@ class Trunk:
 
     def _dropout_only_at_the_top(self, work: Workspace) -> bool:
         return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))
+
+
+def neurons_last(h: Tensor) -> Tensor:
+    """(images, neurons, height, width) with the neurons last, in memory too: so they stay together when images are chosen."""
+    return h.permute(0, 2, 3, 1).contiguous() if h.dim() == 4 else h
+
+
+def neurons_second(h: Tensor) -> Tensor:
+    return h.permute(0, 3, 1, 2) if h.dim() == 4 else h
 
 
 def _around_dropout(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:

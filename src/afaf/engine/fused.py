@@ -7,16 +7,15 @@ Bias, ReLU, dropout and pool are one kernel forward and one backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge, patches, update
+from afaf.engine.compact import neurons_last
+from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge, move_bias, patches, update
 from afaf.engine.lanes import Beside
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
 from afaf.learning.feed import Moment
@@ -28,15 +27,14 @@ MOST_CLASSES = 128  # that one tile of logits holds
 FEW_CHANNELS = 8  # below this a convolution is faster as a product of matrices
 
 
-Move = Callable[[Tensor], None]  # what to do with the gradient of a shadow
-
-
 @dataclass(frozen=True)
 class Backward:
-    """How gradients of weights are taken: beside those of the neurons, and moved along as soon as they are known."""
+    """How gradients of weights and biases are taken: beside those of the neurons, and moved along as soon as they are known."""
 
     beside: Beside
-    moves: dict[int, Move]  # l of W_l
+    work: Shadowed
+    weights: frozenset[int]  # l of the W_l that move at once
+    biases: frozenset[int]
 
 
 class Product(torch.autograd.Function):
@@ -47,7 +45,7 @@ class Product(torch.autograd.Function):
         ctx.save_for_backward(h, shadow)
         ctx.size, ctx.l, ctx.way = size, l, backward
         if size:
-            return _last(F.conv2d(h, _kernels(shadow, size)))
+            return neurons_last(F.conv2d(h, _kernels(shadow, size)))
         return F.linear(h, _padded(shadow, h.shape[1]))
 
     @staticmethod
@@ -70,11 +68,11 @@ class Product(torch.autograd.Function):
 
         need_below, need_weights = ctx.needs_input_grad[:2]
         way: Backward | None = ctx.way
-        if way is None or ctx.l not in way.moves or not need_weights:
+        if way is None or ctx.l not in way.weights or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
         gradient = way.beside.do(weights, above, h)
         passed = below() if need_below else None
-        way.beside.do(lambda: way.moves[ctx.l](gradient))  # begins when `below` has read the weights
+        way.beside.do(lambda: way.work.move(ctx.l, gradient))  # begins when `below` has read the weights
         return passed, None, None, None, None
 
 
@@ -83,19 +81,23 @@ class Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, bias: Tensor, passes: Tensor | None, draw: Draw | None, pool: bool, backward: Backward | None
+        ctx: Any, z: Tensor, bias: Tensor, passes: Tensor | None, draw: Draw | None, pool: bool, l: int, backward: Backward | None
     ) -> Tensor:
         h, winner = activate(z, bias, draw, pool)
         ctx.save_for_backward(winner if pool else h, passes)
-        ctx.pool, ctx.shape, ctx.scale, ctx.way = pool, z.shape, 1.0 if draw is None else 1 / (1 - draw.rate), backward
+        ctx.pool, ctx.shape, ctx.scale = pool, z.shape, 1.0 if draw is None else 1 / (1 - draw.rate)
+        ctx.l, ctx.way = l, backward
         return h
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:  # type: ignore[override]
         saved, passes = ctx.saved_tensors
         below, parts = deactivate(above.contiguous(), saved, passes, ctx.scale, ctx.pool, ctx.shape)
-        bias = add_up(parts) if ctx.way is None else ctx.way.beside.do(lambda: add_up(parts), parts)
-        return below, bias, None, None, None, None
+        way: Backward | None = ctx.way
+        if way is None or ctx.l not in way.biases:
+            return below, add_up(parts) if ctx.needs_input_grad[1] else None, None, None, None, None, None
+        way.beside.do(lambda: way.work.move_bias(ctx.l, parts), parts)
+        return below, None, None, None, None, None, None
 
 
 class Judge(torch.autograd.Function):
@@ -145,7 +147,7 @@ class Fused(Training):
         self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
     ) -> Tensor:
         if operations == ("dropout", "pool"):  # of what is positive already, so that another ReLU changes nothing
-            return self._activate(operations, layer, _last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
+            return self._activate(operations, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
         return super().operate(operations, layer, h, norms, observe)
 
     def _product(self, join: Connections, l: int, h: Tensor, shadow: Tensor) -> Tensor:
@@ -168,7 +170,7 @@ class Fused(Training):
             key = self.keys[layer]
             assert isinstance(key, Tensor)
             draw = Draw(key, self.samples, self.neurons[layer], self.rate)
-        h: Tensor = Activate.apply(z, bias, self.passes.get(layer), draw, "pool" in operations, self.backward)  # type: ignore[no-untyped-call]
+        h: Tensor = Activate.apply(z, bias, self.passes.get(layer), draw, "pool" in operations, layer - 1, self.backward)  # type: ignore[no-untyped-call]
         return h.flatten(1) if h.shape[1:3] == (1, 1) and z.shape[1:3] == (1, 1) else h.permute(0, 3, 1, 2)
 
 
@@ -196,11 +198,6 @@ def _convolution_backward(above: Tensor, h: Tensor, shadow: Tensor, size: int, w
 def _flat(h: Tensor, join: Connections) -> Tensor:
     """The neurons' values one after the other: position by position if a neuron has several, as in a shadow."""
     return h.permute(0, 2, 3, 1).flatten(1) if h.dim() == 4 and join.block > 1 else h.flatten(1)
-
-
-def _last(h: Tensor) -> Tensor:
-    """(images, neurons, height, width) with the neurons last, in memory too."""
-    return h.permute(0, 2, 3, 1).contiguous()
 
 
 @dataclass
@@ -249,7 +246,7 @@ class Shadowed(Workspace):
             return take_step(self, h, labels, mode)
         live = self.leaves()
         read = silenced(self.as_read(live), self)
-        way = None if self.beside is None else Backward(self.beside, self._moves_at_once())
+        way = None if self.beside is None else self._backward(self.beside)
         z = forward(self.spec, read, h, mode=replace(mode, bare=True, backward=way), first=self.entry)
         Judge.apply(z, live.biases[-1], labels, self.court).backward()  # type: ignore[no-untyped-call]
         if self.beside is not None:
@@ -257,11 +254,13 @@ class Shadowed(Workspace):
         self.update(live)
         return None
 
-    def _moves_at_once(self) -> dict[int, Move]:
-        """Weights that may move before the whole gradient is known; the output's shadow is not the leaf where rows are silenced."""
-        whole = self.plan.silenced is None or self.rows is not None
-        at_once = [l for l in self.moving if whole or l < self.spec.L - 1] if self.plan.clip is None else []
-        return {l: partial(self.move, l) for l in at_once}
+    def _backward(self, beside: Beside) -> Backward | None:
+        """What may move before the whole gradient is known; the output's shadow is not the leaf where rows are silenced."""
+        if self.plan.clip is not None:
+            return None
+        silenced = self.plan.silenced is not None and self.rows is None
+        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not silenced)
+        return Backward(beside, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
 
     def cast_shadows(self) -> None:
         """After weights changed elsewhere than in a step. What stands still is left alone: a trunk may be reading it."""
@@ -317,6 +316,10 @@ class Shadowed(Workspace):
             scale,
             importance if self.plan.importance else None,
         )
+
+    @torch.no_grad()
+    def move_bias(self, l: int, parts: Tensor) -> None:
+        move_bias(self.parameters.biases[l - 1], parts, self.biases[l], self.plan.lr)
 
     def _clip(self, live: Parameters) -> Tensor | None:
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""

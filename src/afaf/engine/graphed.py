@@ -8,7 +8,6 @@ are the compact engine's up to the precision chosen. Kernels are chosen without 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,9 +15,19 @@ import torch
 from torch import Tensor
 
 from afaf.engine import kernels
-from afaf.engine.compact import CACHE_BYTES, CHUNK_BYTES, Trunk, gather, gather_again, neurons_that_matter, scatter
+from afaf.engine.compact import (
+    CACHE_BYTES,
+    CHUNK_BYTES,
+    Trunk,
+    gather,
+    gather_again,
+    neurons_last,
+    neurons_second,
+    neurons_that_matter,
+    scatter,
+)
 from afaf.engine.fused import Shadowed
-from afaf.engine.lanes import lane
+from afaf.engine.lanes import GATE, lane
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, count_right
@@ -42,7 +51,7 @@ class GraphedEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         kept = neurons_that_matter(learner, plan)
-        with PRECISION.set(self.precision, learner.network.device):
+        with GATE.inside(), PRECISION.set(self.precision, learner.network.device):
             stage = Stage(gather(learner, plan, kept), feed, self)
 
             def learn_epoch(moment: Moment) -> EpochReport:
@@ -54,9 +63,6 @@ class GraphedEngine:
                 return report
 
             learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
-
-
-CAPTURING = threading.Lock()  # one capture at a time: it waits for the whole device
 
 
 class Stage:
@@ -106,6 +112,9 @@ class Stage:
                 self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
         if isinstance(self.work, Shadowed):
             self.work.settle()
+        if self.device.type == "cuda":
+            with GATE.outside():
+                torch.cuda.current_stream(self.device).synchronize()
         check_finite(self.losses, plan, moment.epoch)
         sizes = torch.full((len(self.losses),), self.batch_size, dtype=torch.float64)
         sizes[-1] = n - self.batch_size * (len(self.losses) - 1)
@@ -116,9 +125,8 @@ class Stage:
         """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
         samples = self.feed.order(moment)[number * self.chunk_size : (number + 1) * self.chunk_size]
         features = self.trunk.features(self.work, samples, moment)
-        if features.dim() == 4 and self.work.entry > 1:
-            features = features.permute(0, 2, 3, 1)  # gathered by image, the neurons stay next to each other
-        return Chunk(features.contiguous(), self.feed.labels[samples], samples.to(torch.int32))
+        features = features.contiguous() if self.work.entry == 1 else neurons_last(features)
+        return Chunk(features, self.feed.labels[samples], samples.to(torch.int32))
 
     def _take(self, chunk: Chunk) -> None:
         """Put a chunk into the memory the graphs know."""
@@ -142,7 +150,7 @@ class Stage:
                 self._step(size)
             return
         if (size, steps) not in self.replays:
-            with CAPTURING:
+            with GATE.alone():
                 self.replays[size, steps] = self._capture(size, steps)
         self.replays[size, steps]()
 
@@ -176,8 +184,8 @@ class Stage:
             chunk.labels.index_select(0, place),
             chunk.samples.index_select(0, place),
         )
-        if h.dim() == 4 and work.entry > 1:
-            h = h.permute(0, 3, 1, 2)
+        if work.entry > 1:
+            h = neurons_second(h)
         if isinstance(work, Shadowed):
             judged = work.take_step(h, labels, work.mode_with(self.keys, samples))
         else:

@@ -125,12 +125,17 @@ if triton is not None:
         tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _add_up(partial_at, sum_at, parts, neurons, PARTS: tl.constexpr, NEURONS: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _add_up(  # type: ignore[no-untyped-def]
+        parts_at, sum_at, moving_at, parts, neurons, lr, MOVE: tl.constexpr, PARTS: tl.constexpr, NEURONS: tl.constexpr
+    ):
         p = tl.arange(0, PARTS)
         c = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
         there = (p < parts)[:, None] & (c < neurons)[None, :]
-        values = tl.load(partial_at + p[:, None] * neurons + c[None, :], mask=there, other=0.0)
-        tl.store(sum_at + c, tl.sum(values, axis=0), mask=c < neurons)
+        total = tl.sum(tl.load(parts_at + p[:, None] * neurons + c[None, :], mask=there, other=0.0), axis=0)
+        if MOVE:
+            moving = tl.load(moving_at + c, mask=c < neurons, other=0.0)
+            total = tl.load(sum_at + c, mask=c < neurons, other=0.0) - lr * moving * total
+        tl.store(sum_at + c, total, mask=c < neurons)
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _judge(  # type: ignore[no-untyped-def]
@@ -259,14 +264,21 @@ def deactivate(above: Tensor, saved: Tensor, passes: Tensor | None, scale: float
     return below, partial
 
 
-def add_up(partial: Tensor) -> Tensor:
+def add_up(parts: Tensor) -> Tensor:
     """The sums of the columns."""
-    parts, neurons = partial.shape
-    if parts == 1:
-        return partial[0]
-    total = torch.empty(neurons, dtype=torch.float32, device=partial.device)
-    _add_up[(triton.cdiv(neurons, 16),)](partial, total, parts, neurons, triton.next_power_of_2(parts), 16)
+    total = torch.empty(parts.shape[1], dtype=torch.float32, device=parts.device)
+    _add_up_columns(parts, total, total, 0.0, False)
     return total
+
+
+def move_bias(bias: Tensor, parts: Tensor, moving: Tensor, lr: float) -> None:
+    """b <- b - lr g where a bias moves, in place, from the parts of its gradient."""
+    _add_up_columns(parts, bias, moving, lr, True)
+
+
+def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: float, move: bool) -> None:
+    count, neurons = parts.shape
+    _add_up[(triton.cdiv(neurons, 16),)](parts, total, moving, count, neurons, lr, move, triton.next_power_of_2(count), 16)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -45,3 +46,69 @@ class Beside:
     def join(self) -> None:
         torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
+
+
+class Gate:
+    """Lets one thread capture while no other thread calls the GPU, for any such call may spoil the capture.
+
+    A thread is `inside` while it may call the GPU. It steps `outside` while it waits for it, so that others need not wait as well.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.inside_now, self.wanting, self.capturing = 0, 0, False
+        self.mine = threading.local()
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """For as long as this thread may call the GPU; may be nested."""
+        depth = getattr(self.mine, "depth", 0)
+        if depth == 0:
+            self._enter()
+        self.mine.depth = depth + 1
+        try:
+            yield
+        finally:
+            self.mine.depth = depth
+            if depth == 0:
+                self._leave()
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """For as long as this thread only waits."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """The only thread inside. To be called from inside."""
+        with self.changed:
+            self.inside_now -= 1
+            self.wanting += 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: not self.capturing and self.inside_now == 0)
+            self.wanting -= 1
+            self.capturing = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.capturing = False
+                self.inside_now += 1
+                self.changed.notify_all()
+
+    def _enter(self) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: not self.capturing and self.wanting == 0)
+            self.inside_now += 1
+
+    def _leave(self) -> None:
+        with self.changed:
+            self.inside_now -= 1
+            self.changed.notify_all()
+
+
+GATE = Gate()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from afaf.engine import find_engine
+from afaf.engine.lanes import GATE
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.evaluation.costs import Costs, predict_costs
@@ -183,7 +184,7 @@ class Run:
         self.confusion = np.zeros((0, 0), dtype=np.int64)
 
     def carry_out(self) -> Results:
-        with suitable_threads(self.setup.spec, self.config.learn.batch_size):
+        with GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size):
             return self._carry_out()
 
     def _carry_out(self) -> Results:
