@@ -12,17 +12,12 @@ from afaf.subnets.consolidate import most_important
 from afaf.subnets.rewire import Field, Importance, least_important, most_promising
 
 
-def field(owner: list[list[int]], importance: list[list[float]], score: list[list[float]]) -> Field:
-    rows, columns = torch.arange(len(owner))[:, None], torch.arange(len(owner[0]))[None, :]
-    connections = torch.tensor(importance)[:, :, None]
-    return Field(1, rows, columns, len(owner[0]), torch.tensor(owner, dtype=torch.int16)[:, :, None], connections, torch.tensor(score))
-
-
 def test_the_least_important_connections_are_dropped() -> None:
-    here = field([[1, 1, 0], [1, 1, 1]], [[3.0, 0.0, -1.0], [0.0, 1.0, 2.0]], [[0.0] * 3] * 2)
-    assert least_important(here, 1, 2).tolist() == [1, 3]  # the zeros, in index order; what is not the task's does not count
-    assert least_important(here, 1, 1).tolist() == [1]
-    assert least_important(here, 1, 0).tolist() == []
+    owner = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.int16)[:, :, None]
+    importance = torch.tensor([[3.0, 0.0, -1.0], [0.0, 1.0, 2.0]])[:, :, None]
+    assert least_important(owner, importance, 1, 2).tolist() == [1, 3]  # the zeros, in index order; another's does not count
+    assert least_important(owner, importance, 1, 1).tolist() == [1]
+    assert least_important(owner, importance, 1, 0).tolist() == []
 
 
 def test_connections_grow_between_the_most_important_neurons() -> None:
@@ -30,14 +25,15 @@ def test_connections_grow_between_the_most_important_neurons() -> None:
     ledger, importance = Ledger(spec), Importance.zeros(spec, Ledger(spec))
     ledger.owner(1)[0, 1] = 1  # taken by another task
     everything = Allocation(2, 1, {}, (ClassAllocation(0, {}, {1: torch.tensor([0, 1, 2])}, {1: torch.tensor([0, 2])}),))
-    assert most_promising(Field.of(ledger, importance, 1, everything), 2).tolist() == [0, 2]  # all tied: lowest index
+    field = Field.of(ledger, 1, everything)
+    owner = ledger.owner(1)[field.rows, field.columns]
+    assert most_promising(owner, field.score(importance), 2).tolist() == [0, 2]  # all tied: lowest index
     importance.neurons[0], importance.neurons[1] = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([4.0, 100.0, 1.0])
-    here = Field.of(ledger, importance, 1, everything)
-    grown = most_promising(here, 3)  # scores: row 0: 4, taken, 8; row 2: 1, 5, 2; row 1 is not among the targets
+    grown = most_promising(owner, field.score(importance), 3)  # row 0: 4, taken, 8; row 2: 1, 5, 2; row 1 is not among the targets
     assert grown.tolist() == [2, 4, 0]
-    assert here.places(grown).tolist() == [2, 7, 0]
+    assert field.places(grown).tolist() == [2, 7, 0]
     ledger.fix(2, 1, torch.tensor([2]))
-    assert most_promising(Field.of(ledger, importance, 1, everything), 2).tolist() == [2, 0]  # nothing grows into a fixed neuron
+    assert most_promising(owner, Field.of(ledger, 1, everything).score(importance), 2).tolist() == [2, 0]  # not into a fixed neuron
 
 
 def test_importance_sums_within_a_connection_and_over_steps() -> None:

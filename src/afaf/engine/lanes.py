@@ -44,7 +44,9 @@ class Beside:
         return result
 
     def join(self) -> None:
-        torch.cuda.current_stream().wait_stream(self.stream)
+        """Wait for what was begun, if anything was: in a capture, a stream that took no part must not be waited for."""
+        if self.kept:
+            torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
 
 

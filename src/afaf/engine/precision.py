@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -10,6 +11,9 @@ from typing import Any, Literal
 import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
+
+# cuDNN's better guess at which kernel is fastest, without timing any; PyTorch looks at this once, at the first convolution on a GPU.
+os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 
 class PrecisionFlags:

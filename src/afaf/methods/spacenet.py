@@ -14,7 +14,7 @@ from torch import Tensor
 from afaf.errors import ConfigError
 from afaf.learning.learner import Learner
 from afaf.learning.losses import LossOver
-from afaf.learning.plan import LearningPlan
+from afaf.learning.plan import LearningPlan, Rewire
 from afaf.methods.base import Actions, Footprint, Lesson, Method, check_percent, ledger_bytes, rows_of, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
@@ -22,7 +22,7 @@ from afaf.streams.tasks import Outline
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.capacity import check_capacity
 from afaf.subnets.consolidate import consolidate
-from afaf.subnets.rewire import drop_and_grow
+from afaf.subnets.rewire import DropAndGrow
 from afaf.subnets.sizes import Sizes, check_percentage, sizes
 
 
@@ -103,7 +103,7 @@ class SpaceNet(Method[S]):
             silenced=~rows_of(learner, lesson.classes),
             logits_only=True,
             importance=True,
-            rewire=self._rewire,
+            rewire=self._rewire(learner, lesson.task),
         )
 
     def finish(self, learner: Learner, lesson: Lesson) -> None:
@@ -153,12 +153,6 @@ class SpaceNet(Method[S]):
             moving[l] = selected * unfixed[l + 1]
         return moving
 
-    def _rewire(self, learner: Learner, epoch: int) -> None:
-        drop_and_grow(
-            learner.network,
-            learner.ledger,
-            learner.importance,
-            learner.ledger.records[-1].task,
-            drop_percent=self.settings.sparse.drop,
-            reset_importance=self.options.reset_importance,
-        )
+    def _rewire(self, learner: Learner, task: int) -> Rewire:
+        cycle = DropAndGrow(learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=self.options.reset_importance)
+        return lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)

@@ -38,29 +38,36 @@ class Importance:
         self.neurons[l - 1] += connections.sum(dim=(0, 2))
 
 
-def drop_and_grow(
-    network: Network, ledger: Ledger, importance: Importance, task: int, *, drop_percent: float, reset_importance: bool
-) -> None:
-    """One cycle in every W_l but the output's that belongs to the task's sub-network.
+class DropAndGrow:
+    """The cycle for one task: in every W_l but the output's that belongs to its sub-network.
 
-    All of a task's connections lie between its sources and its targets, so each W_l is looked at there alone.
+    All of a task's connections lie between its sources and its targets, so each W_l is looked at there alone; and their number never
+    changes. Both are found once.
     """
-    record = ledger.record_of(task)
-    assert record is not None, f"task {task} has no sub-network"
-    fields = [Field.of(ledger, importance, l, record) for l in range(record.l_reuse, network.spec.L - 1)]
-    counts = torch.stack([(field.owner == task).sum() for field in fields]).tolist()  # at once: each look at the device waits for it
-    for field, count in zip(fields, counts, strict=True):
-        dropped = least_important(field, task, share(drop_percent, count))
-        field.owner.view(-1)[dropped] = 0
-        grown = most_promising(field, len(dropped))
-        field.owner.view(-1)[grown] = task
-        ledger.owners[field.l - 1][field.rows, field.columns] = field.owner
-        places = field.places(dropped)
-        if reset_importance:
-            importance.connections[field.l - 1].view(-1)[places] = 0
-        weights = network.weight(field.l).view(ledger.owner(field.l).numel(), -1)
-        regrown = field.owner.view(-1)[dropped] == task
-        weights[places] = torch.where(regrown[:, None], weights[places], torch.zeros_like(weights[places]))
+
+    def __init__(self, ledger: Ledger, task: int, *, drop_percent: float, reset_importance: bool):
+        self.task, self.reset_importance = task, reset_importance
+        record = ledger.record_of(task)
+        assert record is not None, f"task {task} has no sub-network"
+        self.fields = [Field.of(ledger, l, record) for l in range(record.l_reuse, len(ledger.owners))]
+        owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in self.fields]).tolist() if self.fields else []
+        self.dropped = [share(drop_percent, count) for count in owned]
+
+    def __call__(self, network: Network, ledger: Ledger, importance: Importance) -> None:
+        for field, count in zip(self.fields, self.dropped, strict=True):
+            l = field.l
+            owner = ledger.owner(l)[field.rows, field.columns]
+            dropped = least_important(owner, importance.connections[l - 1][field.rows, field.columns], self.task, count)
+            owner.view(-1)[dropped] = 0
+            grown = most_promising(owner, field.score(importance), count)
+            owner.view(-1)[grown] = self.task
+            ledger.owners[l - 1][field.rows, field.columns] = owner
+            places = field.places(dropped)
+            if self.reset_importance:
+                importance.connections[l - 1].view(-1)[places] = 0
+            weights = network.weight(l).view(ledger.owner(l).numel(), -1)
+            regrown = owner.view(-1)[dropped] == self.task  # keeps its weight
+            weights[places] = weights[places] * regrown[:, None]
 
 
 @dataclass
@@ -70,34 +77,33 @@ class Field:
     l: int
     rows: Tensor  # (targets, 1)
     columns: Tensor  # (1, sources)
-    inputs: int  # of W_l
-    owner: Tensor  # (targets, sources, unit), a copy
-    importance: Tensor  # of the connections, likewise
-    score: Tensor  # (targets, sources): the product of the two neurons' importances; -1 where nothing may grow
+    open: Tensor  # (targets, 1): whether connections may grow into a target, which is not so if it is fixed
+    flat: Tensor  # (targets x sources x unit,): places in the whole of W_l
 
     @classmethod
-    def of(cls, ledger: Ledger, importance: Importance, l: int, record: Allocation) -> Field:
-        device = ledger.owner(l).device
-        rows, columns = record.targets(l).to(device)[:, None], record.sources(l).to(device)[None, :]
-        score = importance.neurons[l][rows] * importance.neurons[l - 1][columns]
-        score = torch.where(ledger.is_fixed(l + 1)[rows], -1.0, score)
-        owner, connections = ledger.owner(l)[rows, columns], importance.connections[l - 1][rows, columns]
-        return cls(l, rows, columns, ledger.owner(l).shape[1], owner, connections, score)
+    def of(cls, ledger: Ledger, l: int, record: Allocation) -> Field:
+        owner = ledger.owner(l)
+        rows, columns = record.targets(l).to(owner.device)[:, None], record.sources(l).to(owner.device)[None, :]
+        units = torch.arange(owner.shape[2], device=owner.device)
+        flat = ((rows * owner.shape[1] + columns)[:, :, None] * len(units) + units).view(-1)
+        return cls(l, rows, columns, ~ledger.is_fixed(l + 1)[rows], flat)
+
+    def score(self, importance: Importance) -> Tensor:
+        """(targets, sources): the product of the two neurons' importances; -1 where nothing may grow."""
+        product = importance.neurons[self.l][self.rows] * importance.neurons[self.l - 1][self.columns]
+        return torch.where(self.open, product, -1.0)
 
     def places(self, here: Tensor) -> Tensor:
         """Flat places in the whole of W_l, for flat places in this field."""
-        unit, sources = self.owner.shape[2], self.columns.shape[1]
-        connection = here // unit
-        return (self.rows[connection // sources, 0] * self.inputs + self.columns[0, connection % sources]) * unit + here % unit
+        return self.flat[here]
 
 
-def least_important(field: Field, task: int, count: int) -> Tensor:
-    """The `count` least important of the task's connections, as flat places of the field; ties go to the lowest index."""
-    importance = torch.where(field.owner == task, field.importance, torch.inf)
-    return torch.sort(importance.view(-1), stable=True).indices[:count]
+def least_important(owner: Tensor, importance: Tensor, task: int, count: int) -> Tensor:
+    """The `count` least important of the task's connections in a field, as flat places of it; ties go to the lowest index."""
+    return torch.sort(torch.where(owner == task, importance, torch.inf).view(-1), stable=True).indices[:count]
 
 
-def most_promising(field: Field, count: int) -> Tensor:
-    """The `count` missing connections that join the most important neurons (product of the two); ties: lowest index."""
-    score = torch.where(field.owner == 0, field.score[:, :, None], -1.0)
-    return torch.sort(score.view(-1), descending=True, stable=True).indices[:count]
+def most_promising(owner: Tensor, score: Tensor, count: int) -> Tensor:
+    """The `count` missing connections of highest score in a field, as flat places of it; ties: lowest index."""
+    missing = torch.where(owner == 0, score[:, :, None], -1.0)
+    return torch.sort(missing.view(-1), descending=True, stable=True).indices[:count]
