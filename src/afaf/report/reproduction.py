@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from afaf.report.claims import BASELINES, CLAIMS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
-from afaf.report.measured import Measured, Paired, Shape, Spread, minus
+from afaf.report.measured import Measured, Paired, Shape, Spread, costs, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
 from afaf.runs.experiments import Experiment
-from afaf.runs.runner import costs
 from afaf.runs.store import Key, Line
 
 HEAD = """# Reproduction
