@@ -11,7 +11,7 @@ import pytest
 from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
-from afaf.report.reproduction import Explanations, Report, verdict, write_reproduction
+from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
 from afaf.report.studies import FIGURES
 from afaf.runs.experiments import Planned, read_experiments
 from afaf.runs.store import Line, Store
@@ -108,6 +108,15 @@ def test_a_number_agrees_up_to_the_combined_spread() -> None:
     assert verdict(printed, Spread(55.1, 4.0, 5)) == "differs"
     assert verdict(printed, Spread(53.1, None, 1)) == "differs"
     assert verdict(printed, None) == "not measured yet"
+
+
+@pytest.mark.parametrize(
+    ("printed", "found", "expected"),
+    [(0.154, 0.15451, "same"), (0.155, 0.15451, "same"), (0.153, 0.15451, "differs"), (14.97e14, 1.49762e15, "same"), (23459520, 23459520, "same"),
+     (3.081, 3.0800, "within 0.1 %"), (0.089, 0.090002, "differs")],
+)  # fmt: skip
+def test_costs_are_compared_as_the_paper_prints_them(printed: float, found: float, expected: str) -> None:
+    assert _same(printed, found) == expected
 
 
 def test_the_interval_is_students() -> None:
