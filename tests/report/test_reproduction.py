@@ -112,9 +112,16 @@ def test_a_number_agrees_up_to_the_combined_spread() -> None:
 
 @pytest.mark.parametrize(
     ("printed", "found", "expected"),
-    [(0.154, 0.15451, "same"), (0.155, 0.15451, "same"), (0.153, 0.15451, "differs"), (14.97e14, 1.49762e15, "same"), (23459520, 23459520, "same"),
-     (3.081, 3.0800, "within 0.1 %"), (0.089, 0.090002, "differs")],
-)  # fmt: skip
+    [
+        (0.154, 0.15451, "same"),
+        (0.155, 0.15451, "same"),
+        (0.153, 0.15451, "differs"),
+        (14.97e14, 1.49762e15, "same"),
+        (23459520, 23459520, "same"),
+        (3.081, 3.0800, "within 0.1 %"),
+        (0.089, 0.090002, "differs"),
+    ],
+)
 def test_costs_are_compared_as_the_paper_prints_them(printed: float, found: float, expected: str) -> None:
     assert _same(printed, found) == expected
 
