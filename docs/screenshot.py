@@ -1,4 +1,4 @@
-"""The picture of README: `python docs/screenshot.py runs/demo-1/afaf/report.html docs/images/report.png` (needs Chromium and playwright)."""
+"""The picture of README: `python docs/screenshot.py runs/demo-1/afaf/report.html docs/images/report.png`."""
 
 import shutil
 import sys

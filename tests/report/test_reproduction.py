@@ -11,7 +11,7 @@ import pytest
 from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
-from afaf.report.reproduction import Explanations, Report, verdict, write_reproduction
+from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
 from afaf.report.studies import FIGURES
 from afaf.runs.experiments import Planned, read_experiments
 from afaf.runs.store import Line, Store
@@ -89,8 +89,9 @@ def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdic
     for claim in CLAIMS:
         if "no room" not in claim.text:
             assert not [one.text for one in claim.check(measured) if one.verdict in ("not measured yet", "one seed")], claim.text
-    drawn = {name: f"{name}.svg" for name in FIGURES}
-    text = report(everything).text(drawn)
+    written = write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "REPRODUCTION.md")
+    assert {path.stem for path in written} == {"REPRODUCTION", *FIGURES}
+    text = (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8")
     assert "Not measured yet." not in text
     for table in ("table-2", "table-3", "table-10"):
         for by_name in paper()[table].values():
@@ -99,8 +100,6 @@ def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdic
                     if metric in numbers:
                         mean, std = numbers[metric]
                         assert f"| {mean:.2f} ± {std:.2f} |" in text
-    written = write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "REPRODUCTION.md")
-    assert {path.stem for path in written} == {"REPRODUCTION", *FIGURES}
 
 
 def test_a_number_agrees_up_to_the_combined_spread() -> None:
@@ -109,6 +108,22 @@ def test_a_number_agrees_up_to_the_combined_spread() -> None:
     assert verdict(printed, Spread(55.1, 4.0, 5)) == "differs"
     assert verdict(printed, Spread(53.1, None, 1)) == "differs"
     assert verdict(printed, None) == "not measured yet"
+
+
+@pytest.mark.parametrize(
+    ("printed", "found", "expected"),
+    [
+        (0.154, 0.15451, "same"),
+        (0.155, 0.15451, "same"),
+        (0.153, 0.15451, "differs"),
+        (14.97e14, 1.49762e15, "same"),
+        (23459520, 23459520, "same"),
+        (3.081, 3.0800, "within 0.1 %"),
+        (0.089, 0.090002, "differs"),
+    ],
+)
+def test_costs_are_compared_as_the_paper_prints_them(printed: float, found: float, expected: str) -> None:
+    assert _same(printed, found) == expected
 
 
 def test_the_interval_is_students() -> None:

@@ -54,9 +54,10 @@ def reproduce_experiments(
         try:
             reproduction.carry_out({} if precision is None else {"run.precision": precision})
         finally:
-            left = len(reproduction.missing) - len(reproduction.done)
             display.close()
-            console.print(f"{len(reproduction.done)} runs done, {reproduction.already} were there, {left} left; results in {results}/")
+            done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
+            left = len(reproduction.missing) - done
+            console.print(f"{done} runs done, {reproduction.already} were there, {left} left; results in {results}/")
     for run, error in reproduction.errors:
         console.print(f"[red]not done:[/] {escape(str(run))}: {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
     return not reproduction.errors

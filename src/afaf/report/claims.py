@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from afaf.report.measured import BySeed, Measured, Paired, Shape, minus
-from afaf.runs.runner import costs
+from afaf.report.measured import BySeed, Measured, Paired, Shape, costs, minus
 from afaf.runs.store import Line
 
 Verdict = Literal["holds", "leans that way", "leans the other way", "contradicted", "one seed", "not measured yet"]

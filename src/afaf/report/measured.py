@@ -6,15 +6,18 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from afaf.evaluation import metrics
+from afaf.evaluation.costs import Costs
 from afaf.runs.config import build_config
 from afaf.runs.presets import preset_tables
 from afaf.runs.results import Row
+from afaf.runs.runner import costs as predicted_costs
 from afaf.runs.runner import method_class
 from afaf.runs.store import Line
 from afaf.streams.benchmarks import outline_of
@@ -120,6 +123,13 @@ def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
     return mean
 
 
+@cache
+def costs(stream: str, method: str) -> Costs:
+    """What a method with its preset costs on a built-in stream: known without training."""
+    return predicted_costs(stream, method)
+
+
+@cache
 def first_reuse(stream: str) -> int:
     """The first task that reuses, in a stream's preset."""
     kind = method_class("afaf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from afaf.report.claims import BASELINES, CLAIMS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
-from afaf.report.measured import Measured, Paired, Shape, Spread, minus
+from afaf.report.measured import Measured, Paired, Shape, Spread, costs, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
 from afaf.runs.experiments import Experiment
-from afaf.runs.runner import costs
 from afaf.runs.store import Key, Line
 
 HEAD = """# Reproduction
@@ -299,9 +299,9 @@ class Report:
 
 
 def _same(printed: float, found: float) -> str:
-    """Whether a cost is what the paper prints: ratios to three decimals, cut or rounded, large numbers to four digits."""
-    shown = [float(f"{found:.4g}")] if printed > 1000 else [int(found * 1000) / 1000, round(found, 3)]
-    if printed in shown:
+    """Whether a cost is what the paper prints: ratios to three decimals, FLOPs to four digits, cut or rounded."""
+    unit = 1e-3 if printed < 1000 else 10.0 ** (math.floor(math.log10(found)) - 3)
+    if printed == found or any(math.isclose(printed, unit * cut(found / unit), rel_tol=1e-9) for cut in (math.floor, round)):
         return "same"
     return "within 0.1 %" if abs(found / printed - 1) < 1e-3 else "differs"
 

@@ -188,6 +188,7 @@ def confusion_map(counts: NDArray[Any], class_names: Sequence[Sequence[str]]) ->
         row_title="true class",
         column_title="answered with, in the same order",
         numbers=len(names) <= 12,
+        numbers_from=0.5,
         groups=svg.boundaries([len(task) for task in class_names]),
     )
 

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from afaf.evaluation import metrics
 from afaf.report.claims import DENSER, LAST, LOWEST, PAIRS, RANDOM, SMALL, STREAMS, shape
 from afaf.report.figures import task_colour
-from afaf.report.measured import Measured, Shape, first_reuse
+from afaf.report.measured import Measured, Shape, costs, first_reuse
 from afaf.report.paper import paper
 from afaf.runs.folder import write_whole
-from afaf.runs.runner import costs
 from afaf.runs.store import Line
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#8a8a8a"

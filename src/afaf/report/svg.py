@@ -54,6 +54,7 @@ def heat_map(
     column_title: str = "",
     high: float = 100.0,
     numbers: bool = True,
+    numbers_from: float = 0.0,
     groups: Sequence[tuple[int, int]] = (),
 ) -> str:
     """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
@@ -76,7 +77,7 @@ def heat_map(
             x, y = left + i * side, top + j * height
             box = f'x="{x:.4g}" y="{y:.4g}" width="{side:.4g}" height="{height:.4g}"'
             parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(says(j, i, value))}"/>')
-            if numbers and value >= 0.5:
+            if numbers and value >= numbers_from:
                 parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", "on strong" if share > 0.6 else "on"))
     bottom = top + len(values) * height
     for i, name in enumerate(columns):

@@ -97,6 +97,12 @@ class Reproduction(Watch):
         self.progress.planned(self.missing, self.already)
         self.executor.carry_out(self._next_jobs(), self)
 
+    @property
+    def written(self) -> int:
+        """How many of the missing runs the store holds now."""
+        lines = self.store.read()
+        return sum(run.done(lines) for run in self.missing)
+
     def _next_jobs(self) -> Iterator[Job]:
         """The first run left that is expected to end in time; one of unknown length is tried."""
         while self.left:
