@@ -6,12 +6,13 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from afaf.errors import WriteError
 
 PART = ".part"  # in the names of files that are still being written; whoever finds one without a writer may remove it
+SMALL = 1 << 16  # bytes up to which a part is not worth a write of its own
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -34,15 +35,28 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def fill(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write the parts one after the other into a new file."""
+    """Write the parts one after the other into a new file; small ones together."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
     try:
-        for part in parts:
+        for part in _joined(parts):
             rest = memoryview(part)
             while len(rest):
                 rest = rest[os.write(handle, rest) :]  # a disk may take less than it was given
     finally:
         os.close(handle)
+
+
+def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Neighbouring small parts made one, large ones as they are."""
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) < SMALL:
+            small.append(part)
+            continue
+        yield b"".join(small)
+        small = []
+        yield part
+    yield b"".join(small)
 
 
 def sync(path: Path) -> None:

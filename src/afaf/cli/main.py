@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | costs | tune | streams | methods | data`."""
+"""The command line: `afaf demo | run | doctor | costs | tune | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -175,6 +175,18 @@ def results_table(summary: Any) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+@app.command()
+@for_people
+def doctor(
+    path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
+    json_: JsonOption = False,
+) -> None:
+    """Look over a run or a model: checksums, shapes, the ledger's promises, what can be recovered. Exit code 1 if something is wrong."""
+    from afaf.cli.doctor import show_diagnosis
+
+    raise typer.Exit(show_diagnosis(console, path, as_json=json_))
 
 
 @app.command()

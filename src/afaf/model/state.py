@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, get_args
 
 import torch
@@ -23,6 +24,7 @@ Named = dict[str, Tensor]
 
 MOST = 1 << 31  # no layer, class or task has a number beyond
 LARGE = 1 << 30  # bytes of a network that are always granted; beyond them a file must be large itself to ask for more
+MANY = 1 << 20  # layers x (classes + tasks) beyond which a description is a trap for whoever goes through them
 UNFOLD = 128  # times a file's size that the network in it may take: unowned weights are not stored
 NORM = ("gain", "shift", "mean", "var")
 PARTS = ("candidates", "sources", "targets")
@@ -121,7 +123,7 @@ class Description:
     tasks_learned: int
     snapshots: tuple[int, ...]
     records: tuple[RecordAbout, ...]
-    memory: tuple[str, ...] | None  # None: of a format that did not say, in the file's order
+    memory: dict[str, None] | None  # names in order; None: of a format that did not say, in the file's order
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Description:
@@ -131,6 +133,7 @@ class Description:
         _must(unit in get_args(Unit), "unit")
         _must(isinstance(keeps_past, bool), "keeps_past")
         _must(memory is None or (isinstance(memory, list) and all(isinstance(name, str) for name in memory)), "memory")
+        memory = None if memory is None else dict.fromkeys(memory)
         classes_of = {whole(int(task), 1): wholes(classes, 0, spec.n_classes) for task, classes in data["classes_of"].items()}
         seen = [c for classes in classes_of.values() for c in classes]
         _must(len(seen) == len(set(seen)), "classes_of: a class belongs to one task")
@@ -140,6 +143,10 @@ class Description:
             for r in data["records"]
         )
         _must(len({record.task for record in records}) == len(records), "records: a task has one")
+        snapshots = wholes(data["snapshots"], 1, last + 1)
+        _must(len(set(snapshots)) == len(snapshots), "snapshots: a task has one")
+        lists = len(seen) + len(classes_of) + sum(len(record.classes) for record in records)
+        _must(spec.L * (lists + 1) <= MANY, "it has too many layers, tasks and classes")
         dtype = DTYPES[data["dtype"]] if "dtype" in data else None
         _must(dtype is None or dtype.is_floating_point, "dtype")
         return cls(
@@ -150,15 +157,20 @@ class Description:
             keeps_past,
             classes_of,
             whole(data["tasks_learned"], 0, last + 1),
-            wholes(data["snapshots"], 1, last + 1),
+            snapshots,
             records,
-            None if memory is None else tuple(memory),
+            memory,
         )
 
     @property
     def last_task(self) -> int:
         """The last task that has begun."""
         return max(self.classes_of, default=0)
+
+    @cached_property
+    def classes_recorded(self) -> dict[str, set[str]]:
+        """For each task with a record, its classes; as text, since tensors are named by them."""
+        return {str(record.task): set(map(str, record.classes)) for record in self.records}
 
     @property
     def norm_layers(self) -> list[int]:
@@ -257,7 +269,7 @@ def _optional(name: str, about: Description, dtype: torch.dtype, part: bool) -> 
     if head == "record":
         layer = _record_layer(rest, about)
         return None if layer is None else _up_to(torch.int32, spec.layer(layer).size)
-    if not part or not rest[-1].isdecimal() or not 1 <= int(rest[-1]) <= spec.L:
+    if not part or not rest or not rest[-1].isdecimal() or len(rest[-1]) > 9 or not 1 <= int(rest[-1]) <= spec.L:
         return None
     l = int(rest[-1])
     if head == "importance" and rest[:-1] == ["neurons"]:
@@ -274,11 +286,11 @@ def _optional(name: str, about: Description, dtype: torch.dtype, part: bool) -> 
 
 def _record_layer(rest: list[str], about: Description) -> int | None:
     """The neuron layer that a record's tensor counts, if there is such a record: TASK/free/l, TASK/CLASS/candidates/l and so on."""
-    record = next((record for record in about.records if str(record.task) == rest[0]), None)
-    if record is None or len(rest) < 3 or not rest[-1].isdecimal():
+    classes = about.classes_recorded.get(rest[0])
+    if classes is None or len(rest) < 3 or not rest[-1].isdecimal() or len(rest[-1]) > 9:
         return None
     l = int(rest[-1]) + (rest[-2] == "targets")
-    known = rest[1:-1] == ["free"] or (len(rest) == 4 and rest[1] in map(str, record.classes) and rest[2] in PARTS)
+    known = rest[1:-1] == ["free"] or (len(rest) == 4 and rest[1] in classes and rest[2] in PARTS)
     return l if known and 1 <= l <= about.spec.L else None
 
 

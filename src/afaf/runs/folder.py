@@ -38,11 +38,9 @@ class RunFolder:
             raise RunError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
         folder = cls(path)
         folder._lock.take()
-        try:
-            cls.refuse_taken(path)  # another process may have been faster
-        except RunError:
+        if (path / "config.json").exists():  # another process may have been faster
             folder._lock.release()
-            raise
+            raise RunError(what_is_there(path))
         remove_parts(path)
         return folder
 
