@@ -84,7 +84,8 @@ def run(
     if seeds is None:
         RunFolder.refuse_taken(folders[0])
     results = []
-    with stopping() as stop, ProgressDisplay(stderr) as display:
+    again = "all seeds: the same command again goes on with what is missing" if seeds is not None else ""
+    with stopping(again) as stop, ProgressDisplay(stderr) as display:
         for number, folder in zip(numbers, folders, strict=True):
             results.append(
                 learn(

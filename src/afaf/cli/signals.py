@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from afaf.errors import StoppedError
 from afaf.runs.stop import Stop
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[Stop]:
-    """A `Stop` that signals ask, for as long as the block lasts."""
+def stopping(advice: str = "") -> Iterator[Stop]:
+    """A `Stop` that signals ask, for as long as the block lasts; `advice` is told with the stopped run's own."""
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -30,6 +31,8 @@ def stopping() -> Iterator[Stop]:
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
+    except StoppedError as error:
+        raise StoppedError(f"{error}\n{advice}".rstrip(), error.exit_code) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def resume(
     path, listener = Path(run), listener or Listener()
     with RunFolder.reopen(path) as folder:
         if folder.finished:
-            return Results.from_dict(folder.read_json("results.json"))
+            return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
         tables = [_stored(about, path), *_free_settings(settings)]
         where = find_device(device or about["device"])
