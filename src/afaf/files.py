@@ -61,6 +61,8 @@ def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name != "posix" and path.is_dir():  # elsewhere a folder cannot be opened
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

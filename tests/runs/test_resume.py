@@ -184,6 +184,8 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
     stopped(tmp_path / "run", 2)
     with pytest.raises(RunError, match="data is not what the run began with"):
         resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=12))
+    with pytest.raises(RunError, match="labels or images have changed"):
+        resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=8, seed=1))
     with pytest.raises(ConfigError, match=r"run\.checkpoint and run\.chunk"):
         resume(tmp_path / "run", stream=stream(), settings={"learn.epochs": 9})
     assert resume(tmp_path / "run", stream=stream(), settings={"run.chunk": 1, "run.checkpoint": 0.5}).acc is not None
@@ -209,3 +211,17 @@ def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch
     with pytest.raises(DataError, match="mine"):
         resume(tmp_path / "copy")
     assert afaf.resume is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["afaf", "spacenet", "packnet", "ewc", "lwf", "ridge"])
+@pytest.mark.parametrize("engine", ["graphed", "compact", "eager"])
+def test_on_a_gpu_too_it_ends_with_the_same_bits(method: str, engine: str, tmp_path: Path) -> None:
+    settings = {**QUICK, **CONV, "run.engine": engine} | ({"method.share": 30.0} if method == "packnet" else {})
+    run(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings)
+    for epochs in (2, 5) if method != "ridge" else (2,):
+        stop, folder = Stop(), tmp_path / str(epochs)
+        with pytest.raises(StoppedError):
+            run(stream(), method, device="cuda", out=folder, settings=settings, stop=stop, listener=StopAfter(stop, epochs))
+        resume(folder, stream=stream())
+        assert found(folder) == found(tmp_path / "whole")

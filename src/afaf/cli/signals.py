@@ -40,5 +40,6 @@ def stopping(advice: str = "") -> Iterator[Stop]:
 
 def _say(words: str) -> None:
     """Straight to the terminal: a handler may run in the midst of another print."""
+    cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{words}\n".encode())
+        os.write(2, f"{cursor}\n{words}\n".encode())

@@ -92,7 +92,9 @@ def owned_values(learner: Learner, name: str, task: int | None = None) -> Tensor
     l = int(name.rsplit("/", 1)[1])
     owner, weight = learner.ledger.owner(l), learner.network.weight(l)
     where = owner > 0 if task is None else owner == task
-    return weight.detach()[where.expand_as(weight)].cpu()
+    if bool(where.all()):  # of dense methods; selecting all of it would need many times the memory
+        return on_host(weight).flatten()
+    return torch.masked_select(weight.detach(), where).cpu()
 
 
 def on_host(tensor: Tensor) -> Tensor:

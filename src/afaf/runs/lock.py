@@ -18,6 +18,7 @@ except ImportError:  # no POSIX system: runs are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
+ATTEMPTS = 6
 
 
 class FolderLock:
@@ -34,8 +35,7 @@ class FolderLock:
         except OSError as error:
             raise RunError(f"cannot use the run folder {self.path.parent}: {reason(error)}") from None
         try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
             os.ftruncate(handle, 0)
             os.write(handle, json.dumps(holder).encode())
@@ -61,6 +61,19 @@ class FolderLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
+
+
+def _lock(handle: int) -> None:
+    """Whoever only looks whether a folder is locked (`is_locked`) is in the way for a moment: it is waited for."""
+    for attempt in range(ATTEMPTS):
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(0.02)
 
 
 def holder_of(folder: Path) -> str:

@@ -16,7 +16,7 @@ from afaf.runs.config import Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.folder import RunFolder
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener, Run, method_class, open_with, outline_with, set_up, settings_table
+from afaf.runs.runner import Listener, Run, data_digest, method_class, open_with, outline_with, set_up, settings_table
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Stream
 
@@ -161,6 +161,8 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
             f"the data is not what the run began with: its tasks had {about['train_counts']} training images, "
             f"now they have {list(opened.outline.train_counts)}; put the data back, or start anew"
         )
+    if about.get("data_digest") != data_digest(opened):
+        raise RunError("the data is not what the run began with: labels or images have changed; put the data back, or start anew")
 
 
 def _warn_if_elsewhere(about: Mapping[str, Any], device: torch.device, listener: Listener) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,8 @@ from afaf.runs.stop import Stop
 from afaf.streams.benchmarks import open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
 from afaf.version import __version__
+
+DIGESTED = 64  # images of each part of a task that tell whether the data is the same
 
 
 class Listener:
@@ -147,6 +150,7 @@ def about_run(opened: Stream, stream: str | Stream, data: str | Path | None, set
         "source": source_of(stream),  # what to open; None: a stream that only the program that started the run has
         "data": None if data is None else str(Path(data).absolute()),
         "train_counts": list(opened.outline.train_counts),
+        "data_digest": data_digest(opened),
         "method": kind.name,
         "method_class": f"{kind.__module__}.{kind.__qualname__}",
         "seed": seed,
@@ -154,6 +158,17 @@ def about_run(opened: Stream, stream: str | Stream, data: str | Path | None, set
         "device_name": device_name(device),
         "config": setup.config.to_dict(),
     }
+
+
+def data_digest(stream: Stream) -> str:
+    """Tells whether the data is the same, from all labels and a sample of the images: quick even for large streams."""
+    digest = hashlib.blake2b(digest_size=16)
+    for task in stream:
+        for split in (task.train, task.test):
+            step = max(1, len(split) // DIGESTED)
+            digest.update(np.ascontiguousarray(split.labels).tobytes())
+            digest.update(np.ascontiguousarray(split.images[::step]).tobytes())
+    return digest.hexdigest()
 
 
 def source_of(stream: str | Stream) -> str | None:
