@@ -126,10 +126,12 @@ def found(folder: Path) -> dict[str, Any]:
     """Everything a run found, to the bit."""
     results = json.loads((folder / "results.json").read_text())
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    resumed = [line for line in lines if line["event"] == "resumed"]
     log = [{k: v for k, v in line.items() if k not in NOT_COMPARED} for line in lines if line["event"] != "resumed"]
     return {
         "model": (folder / "model.safetensors").read_bytes(),
         "log": log,
+        "passed over": [path for line in resumed for path in line["passed_over"]],  # a kill leaves no damaged checkpoint behind
         **{name: value for name, value in results.items() if name not in NOT_COMPARED},
     }
 

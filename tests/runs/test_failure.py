@@ -125,9 +125,9 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 # Signals, as a terminal and a batch system send them.
 
 
-def beginning(forks: Forks, folder: Path, first: str = "") -> int:
+def beginning(forks: Forks, folder: Path, *more: str, first: str = "") -> int:
     """The process of `afaf run` that has begun to learn, and would go on for long."""
-    settings = ["--device", "cpu", "--set", "learn.epochs=400", "--set", "run.checkpoint=0"]
+    settings = ["--device", "cpu", "--set", "learn.epochs=400", *more]
     process = forks.start(["run", "split-digits", "finetune", *settings, "--out", str(folder / "run")], folder / "printed.txt", first=first)
     until = time.monotonic() + 60
     while not (folder / "run" / "log.jsonl").exists():
@@ -167,7 +167,7 @@ Run._after_epoch = endless
 
 def test_asked_twice_it_leaves_at_once_and_nothing_is_corrupt(tmp_path: Path, forks: Forks) -> None:
     """The epoch it is in never ends: only the second Ctrl-C can end the program."""
-    process = beginning(forks, tmp_path, first=ENDLESS)
+    process = beginning(forks, tmp_path, "--set", "run.checkpoint=0", first=ENDLESS)
     while not list((tmp_path / "run" / "checkpoints").glob("*epoch-3.safetensors")):
         time.sleep(0.01)
     os.kill(process, signal.SIGINT)
