@@ -91,10 +91,8 @@ def owned_values(learner: Learner, name: str, task: int | None = None) -> Tensor
     """The weights of `weights/l` that a task owns, or that any does, in index order."""
     l = int(name.rsplit("/", 1)[1])
     owner, weight = learner.ledger.owner(l), learner.network.weight(l)
-    where = owner > 0 if task is None else owner == task
-    if bool(where.all()):  # of dense methods; selecting all of it would need many times the memory
-        return on_host(weight).flatten()
-    return torch.masked_select(weight.detach(), where).cpu()
+    places = torch.nonzero((owner > 0 if task is None else owner == task).view(-1)).flatten()
+    return weight.detach().reshape(owner.numel(), -1).index_select(0, places).flatten().cpu()
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -341,13 +339,12 @@ def finish_building(learner: Learner, about: Description) -> None:
 
 
 def place_values(network: Network, l: int, where: Tensor, values: Tensor) -> None:
-    """Put values at the marked places of W_l, in index order."""
-    weight = network.weight(l)
-    where = where.expand_as(weight)
-    count = int(where.sum())
-    if values.numel() != count:
-        raise ValueError(f"W_{l} has {values.numel():,} weights for {count:,} owned places")
-    weight[where] = values
+    """Put values at the marked places of W_l, in index order; `where` is shaped like the owner."""
+    places = torch.nonzero(where.view(-1)).flatten()
+    blocks = network.weight(l).view(where.numel(), -1)
+    if values.numel() != len(places) * blocks.shape[1]:
+        raise ValueError(f"W_{l} has {values.numel():,} weights for {len(places) * blocks.shape[1]:,} owned places")
+    blocks[places] = values.view(len(places), blocks.shape[1])
 
 
 def _owners(owners: Tensor, about: Description, name: str) -> Tensor:
