@@ -70,6 +70,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and its name last."""
+    try:
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {reason(error)}") from error
+
+
 def remove_parts(folder: Path) -> None:
     """Remove what writers that died left behind; only for whoever holds the folder's lock."""
     for path in folder.glob(f".*{PART}*"):

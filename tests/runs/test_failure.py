@@ -93,6 +93,15 @@ def test_data_that_vanished_is_named(tmp_path: Path) -> None:
         run(f"npz:{tmp_path / 'gone.npz'}", "finetune", settings=QUICK)
 
 
+def test_a_file_that_vanishes_on_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learn(*_: Any) -> None:
+        (tmp_path / "images.bin").open()
+
+    monkeypatch.setattr(CompactEngine, "learn", learn)
+    with pytest.raises(RunError, match=r"images\.bin: No such file.*go on with: afaf run --resume"):
+        run(small_stream([2]), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK)
+
+
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, RuntimeError])
 def test_memory_that_runs_out_names_what_to_lower(kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is out of memory cannot be had on demand: the engine says so instead."""

@@ -158,6 +158,18 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage: str, tmp_pat
     assert not {path.name for path in chosen} & set(names) or damage == "all"
 
 
+def test_a_checkpoint_of_a_newer_afaf_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    stopped(tmp_path, 2)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    contents = container.read_file(path, lambda about, entries: None)
+    parts, _ = container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"})
+    path.write_bytes(b"".join(parts))
+    before = path.read_bytes()
+    with pytest.raises(RunError, match=r"afaf 9\.0 in format 9.*update afaf"):
+        resume(tmp_path, stream=stream())
+    assert path.read_bytes() == before
+
+
 def test_an_interval_is_kept_to(tmp_path: Path) -> None:
     """Without an interval checkpoints are taken at ends of tasks only; nothing is written without a folder."""
     settings = {**QUICK, "run.checkpoint": "none"}

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from afaf.errors import FileError
-from afaf.files import fill, remove_parts, write_whole
+from afaf.errors import FileError, RunError
+from afaf.files import fill, make_folder, remove_parts, write_whole
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 from afaf.model import container
@@ -78,7 +78,7 @@ class Checkpoints:
 
     def begin(self, learner: Learner) -> None:
         """A run begins with this learner, before its first task; nothing has to be written for that."""
-        self.path.mkdir(exist_ok=True)
+        make_folder(self.path)
         self._marks = Marks(learner)
 
     def due(self) -> bool:
@@ -149,7 +149,7 @@ class Checkpoints:
 
     def restore(self, device: torch.device, n_tasks: int, warn: Callable[[str], None]) -> Restored | None:
         """The newest good checkpoint; damaged ones are passed over with a warning. None: there is none, and the run begins anew."""
-        self.path.mkdir(exist_ok=True)
+        make_folder(self.path)
         remove_parts(self.path)
         paths = sorted(self.path.glob("*.safetensors"), reverse=True)
         self._number = max((number_of(path) for path in paths), default=0)
@@ -157,6 +157,8 @@ class Checkpoints:
             try:
                 restored = load_checkpoint(path, paths, device, n_tasks)
             except FileError as error:
+                if is_newer(path):
+                    raise RunError(str(error)) from None
                 warn(f"{error}; an older checkpoint is tried")
                 continue
             self._known = known(paths[place:])
@@ -235,6 +237,14 @@ def _base_of(about: About, path: Path, among: list[Path], device: torch.device) 
                 contents: Contents = container.read_file(other, check)
                 return build(Description.parse(contents.about["learner"]), contents.tensors, device)
     raise FileError(f"{path} belongs to a checkpoint that is damaged or not there")
+
+
+def is_newer(path: Path) -> bool:
+    """Whether it is a whole file that only a newer afaf can make sense of: no damage, and no reason to begin anew."""
+    with contextlib.suppress(FileError):
+        about = container.read_file(path, lambda about, entries: None).about
+        return type(about.get("format")) is int and about["format"] > FORMAT
+    return False
 
 
 def known(paths: list[Path]) -> list[Saved]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from afaf.errors import DeviceError, DivergedError, FileError, WriteError
+from afaf.errors import DeviceError, DivergedError, FileError, RunError, WriteError
+from afaf.files import reason
 from afaf.runs.folder import resume_command
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def honest_failure(run: Run) -> Iterator[None]:
         raise DivergedError(f"{error}{_kept(run, 'The last good checkpoint is kept')}") from None
     except WriteError as error:
         raise WriteError(f"{error}{_resume(run)}") from error
+    except OSError as error:
+        what = f"cannot use {error.filename}: {reason(error)}" if error.filename else reason(error)
+        raise RunError(f"{what}{_resume(run)}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise DeviceError(_out_of_memory(run)) from error
     except RuntimeError as error:

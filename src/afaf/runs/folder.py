@@ -34,6 +34,7 @@ class RunFolder:
         cls.refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            sync(path.parent)
         except OSError as error:
             raise RunError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
         folder = cls(path)
@@ -48,6 +49,8 @@ class RunFolder:
     def reopen(cls, path: Path) -> RunFolder:
         """The folder of a run that was begun."""
         if not (path / "config.json").exists():
+            if any(path.glob("seed-*/config.json")):
+                raise RunError(f"{path} holds runs of several seeds: the command that began them goes on with all; or resume one of them")
             raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
         folder = cls(path)
         folder._lock.take()
