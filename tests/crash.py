@@ -10,6 +10,7 @@ the results differ from those of uninterrupted runs (not at all, it is hoped).
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -29,7 +30,7 @@ from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.streams.benchmarks import open_stream
 
-SETTINGS: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 48, "run.checkpoint": 0}
+SETTINGS: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 96, "run.checkpoint": 0}
 MORE = {"packnet": {"method.retrain_epochs": 1}}
 CALLS = ("write", "fsync", "replace")
 NOT_COMPARED = {"seconds", "seconds_learning", "run"}
@@ -160,6 +161,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # a process with threads of its own should not be forked
     open_stream("split-digits")  # imports what reading it needs, once
+    gc.freeze()  # what is there now is never garbage: forked processes need not look
     options.folder.mkdir(parents=True, exist_ok=True)
     methods = method_names()
     costs = {method: baseline(method, options.folder / method) for method in methods}

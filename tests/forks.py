@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -52,6 +53,7 @@ def serve() -> None:
 
     torch.set_num_threads(1)
     open_stream("split-digits")
+    gc.freeze()  # what is there now is never garbage: forked processes need not look
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:

@@ -52,6 +52,7 @@ def test_the_same_command_again_says_what_is_there_and_what_to_type(tmp_path: Pa
     (tmp_path / "r" / "results.json").unlink()
     again = runner.invoke(app, command)
     assert again.exit_code == 2
+    assert "interrupted (newest checkpoint 000005-task-5-end)" in " ".join(again.stderr.split())
     assert f"`afaf run --resume {tmp_path / 'r'}`" in " ".join(again.stderr.split())
 
 

@@ -144,4 +144,6 @@ def what_is_there(path: Path) -> str:
     if (path / "results.json").exists():
         return f"{path} already holds a finished run: choose another folder with --out, or remove that one"
     advice = f"go on with it with `{resume_command(path)}`, or choose another folder with --out"
-    return f"{path} already holds a run that was interrupted: {advice}"
+    saved = sorted(path.glob("checkpoints/*.safetensors"))
+    newest = f"newest checkpoint {saved[-1].stem}" if saved else "before its first checkpoint"
+    return f"{path} already holds a run that was interrupted ({newest}): {advice}"
