@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from afaf.version import __version__
 
 if TYPE_CHECKING:
-    from afaf.api import run
+    from afaf.api import resume, run
     from afaf.errors import AfafError
     from afaf.model.file import Model
     from afaf.runs.results import Results, Summary
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "run": "afaf.api",
+    "resume": "afaf.api",
     "costs": "afaf.runs.runner",
     "tune": "afaf.runs.tune",
     "open_stream": "afaf.streams.benchmarks",
@@ -34,7 +35,7 @@ _WHERE = {
     "AfafError": "afaf.errors",
 }
 
-__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "run", "tune"]
+__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "resume", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,10 @@ class DataError(AfafError):
     """Data that cannot be used as it is: missing, damaged, or of the wrong shape."""
 
 
+class FileError(DataError):
+    """A model or checkpoint file that cannot be used: damaged, cut short, made by another program or by a newer afaf."""
+
+
 class CapacityError(AfafError):
     """The network has no room for another task of the size asked for."""
 
@@ -33,6 +37,24 @@ class DeviceError(AfafError):
 
 class RunError(AfafError):
     """A run folder that cannot be used, or a run that cannot go on."""
+
+
+class WriteError(RunError):
+    """A file could not be written: a full disk, no permission, a broken device. What was there before still is."""
+
+    exit_code = 1
+
+
+class LockedError(RunError):
+    """Another process is writing to the run folder."""
+
+
+class StoppedError(RunError):
+    """A run was asked to stop, by Ctrl-C or by a signal, and did so at the end of an epoch; all of it is saved."""
+
+    def __init__(self, message: str, exit_code: int = 130):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class DivergedError(RunError):

@@ -43,6 +43,50 @@ def test_several_seeds_leave_a_folder_each(tmp_path: Path) -> None:
         assert (tmp_path / f"seed-{seed}" / "results.json").exists()
 
 
+def test_the_same_command_again_says_what_is_there_and_what_to_type(tmp_path: Path) -> None:
+    command = ["run", "split-digits", "finetune", *QUICK, "--out", str(tmp_path / "r")]
+    assert runner.invoke(app, command).exit_code == 0
+    again = runner.invoke(app, command)
+    assert again.exit_code == 2
+    assert "already holds a finished run" in " ".join(again.stderr.split())
+    (tmp_path / "r" / "results.json").unlink()
+    again = runner.invoke(app, command)
+    assert again.exit_code == 2
+    assert "interrupted (newest checkpoint 000005-task-5-end)" in " ".join(again.stderr.split())
+    assert f"`afaf run --resume {tmp_path / 'r'}`" in " ".join(again.stderr.split())
+
+
+def test_resume_needs_the_folder_alone(tmp_path: Path) -> None:
+    assert runner.invoke(app, ["run", "split-digits", "afaf", *QUICK, "--out", str(tmp_path / "r"), "--json"]).exit_code == 0
+    before = json.loads((tmp_path / "r" / "results.json").read_text())
+    (tmp_path / "r" / "results.json").unlink()
+    result = runner.invoke(app, ["run", "--resume", str(tmp_path / "r"), "--json"])
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["R"], last["run"]) == (before["R"], str(tmp_path / "r"))
+    finished = runner.invoke(app, ["run", "--resume", str(tmp_path / "r"), "--json"])
+    assert finished.exit_code == 0
+    assert "finished already" in " ".join(finished.stderr.split())
+    assert json.loads(finished.stdout.splitlines()[-1]) == last
+
+
+def test_seeds_resume_what_is_missing(tmp_path: Path) -> None:
+    """One seed is finished, one was interrupted, one is missing; a run of other settings is not mistaken for one of them."""
+    command = ["run", "split-digits", "finetune", "--seeds", "3", *QUICK, "--out", str(tmp_path), "--json"]
+    assert runner.invoke(app, [*command[:3], "--seeds", "2", *command[5:]]).exit_code == 0
+    finished = (tmp_path / "seed-0" / "log.jsonl").read_bytes()
+    (tmp_path / "seed-1" / "results.json").unlink()
+    result = runner.invoke(app, command)
+    assert result.exit_code == 0, result.output
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert [run["seed"] for run in last["runs"]] == [0, 1, 2]
+    assert (tmp_path / "seed-0" / "log.jsonl").read_bytes() == finished
+    assert '"resumed"' in (tmp_path / "seed-1" / "log.jsonl").read_text()
+    other = runner.invoke(app, [*command, "--set", "learn.lr=0.01"])
+    assert other.exit_code == 2
+    assert "learn.lr is 0.05 there, 0.01 here" in " ".join(other.stderr.split())
+
+
 def test_costs_as_json() -> None:
     result = runner.invoke(app, ["costs", "split-cifar10", "afaf", "--json"])
     found = json.loads(result.stdout)
@@ -78,6 +122,10 @@ def test_tune_prints_the_value_and_one_json_object_last() -> None:
         (["run", "split-digits", "afav"], "did you mean 'afaf'"),
         (["run", "split-digits", "afaf", "--set", "learn.epoch=3"], "did you mean 'learn.epochs'"),
         (["run", "split-digits", "afaf", "--seed", "1", "--seeds", "2"], "exclude each other"),
+        (["run", "split-digits"], "name a stream and a method"),
+        (["run", "--resume", "nothing"], "holds no run"),
+        (["run", "split-digits", "afaf", "--resume", "nothing"], "--resume needs no more than the run folder"),
+        (["doctor", "nothing"], "does not exist"),
         (["run", "split-digits", "afaf", "--device", "cuda:77"], "not there"),
         (["costs", "split-cifar10", "nothing"], "unknown method"),
     ],

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
-from afaf.errors import AfafError
+from afaf.errors import AfafError, StoppedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +22,9 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
+        except StoppedError as error:
+            Console(stderr=True).print(_escaped(str(error)), soft_wrap=True, highlight=False)
+            raise typer.Exit(error.exit_code) from None
         except AfafError as error:
             Console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None

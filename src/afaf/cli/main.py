@@ -1,4 +1,4 @@
-"""The command line: `afaf demo | run | report | costs | tune | reproduce | streams | methods | data`."""
+"""The command line: `afaf demo | run | doctor | report | costs | tune | reproduce | streams | methods | data`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ app.add_typer(data_app, name="data")
 console = Console()
 stderr = Console(stderr=True)
 
+RunStream = Annotated[str | None, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
+RunMethod = Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them.")]
 StreamName = Annotated[str, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
 MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists them.")]
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
@@ -49,12 +51,13 @@ def main_options(
 @app.command()
 @for_people
 def run(
-    stream: StreamName,
-    method: MethodName,
+    stream: RunStream = None,
+    method: RunMethod = None,
     seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, each with a folder of its own.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; what is there is not repeated.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
@@ -64,25 +67,57 @@ def run(
     """Learn a stream with a method, one task after the other."""
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
+    if resume is not None:
+        if stream or method or seed is not None or seeds is not None or out or config:
+            raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
+        _resume(resume, device, set_, data, json_)
+        return
+    if stream is None or method is None:
+        raise ConfigError("name a stream and a method, for example `afaf run split-digits afaf`, or a run to go on with: --resume RUN")
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.runs import learn_all
+    from afaf.cli.signals import stopping
     from afaf.runs.executor import Job
     from afaf.runs.folder import RunFolder
     from afaf.runs.results import Summary
 
     numbers = list(range(seeds)) if seeds is not None else [seed or 0]
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
-    for folder in folders:
-        RunFolder.refuse_taken(folder)
-    jobs = [Job(stream, method, number, set_, config, folder) for number, folder in zip(numbers, folders, strict=True)]
-    with ProgressDisplay(stderr) as display:
-        results = learn_all(jobs, device, data, display, tensorboard=tensorboard)
+    if seeds is None:
+        RunFolder.refuse_taken(folders[0])
+    several = seeds is not None  # then what is there already is not repeated
+    jobs = [Job(stream, method, number, set_, config, folder, resume=several) for number, folder in zip(numbers, folders, strict=True)]
+    again = "all seeds: the same command again goes on with what is missing" if several else ""
+    with stopping(again) as stop, ProgressDisplay(stderr) as display:
+        results = learn_all(jobs, device or "auto", data, display, stop, tensorboard=tensorboard)
     summary = Summary(results)
-    console.print(results_table(summary))
-    for result in results:
-        console.print(f"run folder: {result.run}", soft_wrap=True, highlight=False)
+    show_results(summary)
     if json_:
         print(json.dumps(summary.to_dict() if seeds is not None else results[0].to_dict(), allow_nan=False))
+
+
+def _resume(folder: Path, device: str | None, settings: list[str], data: Path | None, as_json: bool) -> None:
+    """Go on with one run."""
+    from afaf.api import resume
+    from afaf.cli.progress import ProgressDisplay
+    from afaf.cli.signals import stopping
+    from afaf.runs.results import Summary
+
+    finished = (folder / "results.json").exists()
+    with stopping() as stop, ProgressDisplay(stderr) as display:
+        result = resume(folder, device=device, data=data, settings=settings, listener=display, stop=stop)
+    if finished:
+        stderr.print("the run was finished already: these are its results", highlight=False)
+    show_results(Summary([result]))
+    if as_json:
+        print(json.dumps(result.to_dict(), allow_nan=False))
+
+
+def show_results(summary: Any) -> None:
+    """The headline numbers of runs, and where they are."""
+    console.print(results_table(summary))
+    for result in summary.runs:
+        console.print(f"run folder: {result.run}", soft_wrap=True, highlight=False)
 
 
 def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
@@ -129,6 +164,18 @@ def results_table(summary: Any) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+@app.command()
+@for_people
+def doctor(
+    path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
+    json_: JsonOption = False,
+) -> None:
+    """Look over a run or a model: checksums, shapes, the ledger's promises, what can be recovered. Exit code 1 if something is wrong."""
+    from afaf.cli.doctor import show_diagnosis
+
+    raise typer.Exit(show_diagnosis(console, path, as_json=json_))
 
 
 @app.command()

@@ -60,6 +60,12 @@ class ProgressDisplay(Listener):
         self.whole = self.progress.add_task("stream", total=len(outline) * epochs, note="epochs")
         self.lesson = None
 
+    def run_resumed(self, where: str, epochs_done: int) -> None:
+        if self.shown:
+            self.console.print(f"  going on from the last checkpoint: {where}", highlight=False)
+        if self.whole is not None:
+            self.progress.advance(self.whole, epochs_done)
+
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
         if self.lesson is not None:
             self.progress.remove_task(self.lesson)

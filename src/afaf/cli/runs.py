@@ -9,11 +9,13 @@ from rich.progress import TaskID
 
 from afaf.cli.progress import ProgressDisplay
 from afaf.engine.report import EpochReport
+from afaf.errors import StoppedError
 from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.executor import Job, LocalExecutor, Watch
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener
+from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline
 
 
@@ -58,6 +60,10 @@ class OneBar(Listener):
             note = f"task {report.task}  loss {report.loss:.3f}"
             self.display.progress.update(self.bar, advance=1, note=note)
 
+    def run_resumed(self, where: str, epochs_done: int) -> None:
+        if self.bar is not None:
+            self.display.progress.update(self.bar, advance=epochs_done, note=where)
+
     def warned(self, message: str) -> None:
         self.display.warned(message)
 
@@ -71,6 +77,10 @@ class Both(Listener):
     def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
         for listener in self.listeners:
             listener.run_started(outline, method, seed, epochs)
+
+    def run_resumed(self, where: str, epochs_done: int) -> None:
+        for listener in self.listeners:
+            listener.run_resumed(where, epochs_done)
 
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
         for listener in self.listeners:
@@ -89,11 +99,15 @@ class Both(Listener):
             listener.warned(message)
 
 
-def learn_all(jobs: Sequence[Job], device: str, data: Path | None, display: ProgressDisplay, *, tensorboard: bool = False) -> list[Results]:
+def learn_all(
+    jobs: Sequence[Job], device: str, data: Path | None, display: ProgressDisplay, stop: Stop, *, tensorboard: bool = False
+) -> list[Results]:
     """Carry out the jobs; the first that cannot be done ends them all, with its error."""
     if tensorboard:
         check_installed()
-    executor = LocalExecutor(device, data=data, jobs_at_once=1 if len(jobs) == 1 else None)
+    executor = LocalExecutor(device, data=data, jobs_at_once=1 if len(jobs) == 1 else None, stop=stop)
     gather = Gather(display, tensorboard, side_by_side=executor.jobs_at_once > 1)
     executor.carry_out(jobs, gather)
+    if stop.asked and len(gather.results) < len(jobs):  # between two runs
+        raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
     return [gather.results[job.seed] for job in jobs]

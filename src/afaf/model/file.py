@@ -1,30 +1,23 @@
-"""The model file: network, ledger, classes and settings in one safetensors file. No pickle is written or read.
-
-Weights that no task owns are 0 and are not stored: `weights/l` holds the values at the owned places, in index order.
-"""
+"""The model file: network, ledger, classes, normalisation and settings in one safetensors file. No pickle is written or read."""
 
 from __future__ import annotations
 
-import json
+import io
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
-from afaf.errors import DataError
+from afaf.files import fill, write_whole
 from afaf.learning.learner import Learner
-from afaf.network.forward import Norm
-from afaf.network.ledger import Allocation, ClassAllocation, Ledger, Neurons
-from afaf.network.net import Network, Snapshot
-from afaf.network.spec import NetworkSpec
+from afaf.model import container
+from afaf.model.container import About, Contents, Entries, readable
+from afaf.model.state import Description, build, check_entries, check_size, describe, stored_tensors
 from afaf.streams.tasks import Preparation
 from afaf.version import __version__
 
-FORMAT = 1
+FORMAT = 2  # 1: no checksum, the learner's description not apart; still read
 
 
 @dataclass
@@ -38,124 +31,85 @@ class Model:
     config: dict[str, Any] = field(default_factory=dict)
     stream: str = ""
 
-    def save(self, path: Path) -> None:
-        """Write the model to `path`; see `runs.folder.write_whole` for doing so without ever leaving half a file."""
-        tensors, records = _tensors(self.learner)
-        network = self.learner.network
+    def save(self, path: str | Path) -> None:
+        """Write the model to `path`: whole, or not at all."""
+        write_whole(Path(path), lambda temporary: fill(temporary, self._parts()))
+
+    def to_bytes(self) -> bytes:
+        """The bytes of a model file."""
+        return b"".join(self._parts())
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Model:
+        """Read a model file; one that is damaged, or makes no sense, is a `FileError`."""
+        return cls._from(container.read_file(Path(path), check), str(path), torch.device(device))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Model:
+        """The model that `to_bytes` was asked for."""
+        return cls._from(container.read(io.BytesIO(data), "the model", check), "the model", torch.device(device))
+
+    def _parts(self) -> list[bytes | memoryview]:
         about = {
             "format": FORMAT,
+            "kind": "model",
             "afaf": __version__,
             "stream": self.stream,
             "method": self.method,
-            "network": network.spec.to_dict(),
-            "seed": network.seed,
-            "unit": self.learner.ledger.unit,
-            "keeps_past": self.learner.ledger.keeps_past,
-            "classes_of": {str(task): list(classes) for task, classes in self.learner.classes_of.items()},
-            "tasks_learned": self.learner.tasks_learned,
-            "snapshots": sorted(network.snapshots),
-            "records": records,
+            "learner": describe(self.learner),
             "class_names": self.class_names,
             "preparations": [asdict(preparation) for preparation in self.preparations],
             "config": self.config,
         }
-        save_file(tensors, path, metadata={"afaf": json.dumps(about)})
+        return container.encode(stored_tensors(self.learner), about)[0]
 
     @classmethod
-    def load(cls, path: Path, device: torch.device | str = "cpu") -> Model:
-        """Read a model file."""
-        try:
-            with safe_open(path, framework="pt", device=str(device)) as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{path} cannot be read as a model file: {error}") from None
-        if "afaf" not in metadata:
-            raise DataError(f"{path} is a safetensors file of another program: it holds no afaf model")
-        about = json.loads(metadata["afaf"])
-        if about["format"] > FORMAT:
-            raise DataError(f"{path} was written by afaf {about['afaf']} in a newer format: update afaf to read it")
-        learner = _learner(about, tensors, torch.device(device))
-        preparations = [Preparation(tuple(p["mean"]), tuple(p["std"]), p["channels"], p["augment"]) for p in about["preparations"]]
-        return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"])
+    def _from(cls, contents: Contents, name: str, device: torch.device) -> Model:
+        about = contents.about
+        with readable(name):
+            learner = build(_description(about), contents.tensors, device)
+            preparations = [_preparation(p) for p in about["preparations"]]
+            return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"])
 
 
-def _tensors(learner: Learner) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    network, ledger = learner.network, learner.ledger
-    tensors: dict[str, Tensor] = {}
-    for l in range(1, network.spec.L):
-        owner = ledger.owner(l)
-        tensors[f"owner/{l}"] = owner
-        tensors[f"weights/{l}"] = network.weight(l)[(owner > 0).expand_as(network.weight(l))]
-        tensors[f"bias/{l}"] = network.bias(l)
-    for l, fixing in enumerate(ledger.fixings, 1):
-        tensors[f"fixed/{l}"] = fixing
-    for layer, norm in network.parameters.norms.items():
-        tensors |= {f"norm/{layer}/{name}": tensor for name, tensor in norm.tensors().items()}
-    for task, snapshot in network.snapshots.items():
-        tensors |= {f"after/{task}/bias/{l}": bias for l, bias in enumerate(snapshot.biases, 1)}
-        for layer, norm in snapshot.norms.items():
-            tensors |= {f"after/{task}/norm/{layer}/{name}": tensor for name, tensor in norm.tensors().items()}
-    records = []
-    for record in ledger.records:
-        records.append({"task": record.task, "l_reuse": record.l_reuse, "classes": [c.class_id for c in record.classes]})
-        tensors |= _named(f"record/{record.task}/free", record.free)
-        for c in record.classes:
-            for kind in ("candidates", "sources", "targets"):
-                tensors |= _named(f"record/{record.task}/{c.class_id}/{kind}", getattr(c, kind))
-    tensors |= {f"memory/{name}": tensor for name, tensor in learner.memory.items()}
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, records
+def check(about: About, entries: Entries) -> None:
+    """Refuse what cannot be a model, before any memory is asked for."""
+    check_format(about, "model", FORMAT)
+    description = _description(about)
+    check_entries(description, entries)
+    check_size(description, entries)
+    _texts(about["method"], about["stream"])
+    for names in about["class_names"]:
+        _texts(*names)
+    if not isinstance(about["config"], dict):
+        raise ValueError("its settings are no table")
 
 
-def _learner(about: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> Learner:
-    spec = NetworkSpec.from_dict(about["network"])
-    dtype = tensors["bias/1"].dtype
-    network = Network(spec, about["seed"], device, dtype)
-    ledger = Ledger(spec, about["unit"], device)
-    for l in range(1, spec.L):
-        owner = tensors[f"owner/{l}"]
-        ledger.owners[l - 1] = owner
-        weight = network.weight(l)
-        weight[(owner > 0).expand_as(weight)] = tensors[f"weights/{l}"]
-        network.parameters.biases[l - 1] = tensors[f"bias/{l}"]
-    ledger.fixings = [tensors[f"fixed/{l}"] for l in range(1, spec.L + 1)]
-    layers = list(network.parameters.norms)
-    network.parameters.norms = {layer: _norm(tensors, f"norm/{layer}") for layer in layers}
-    for task in about["snapshots"]:
-        network.snapshots[task] = Snapshot(
-            [tensors[f"after/{task}/bias/{l}"] for l in range(1, spec.L)],
-            {layer: _norm(tensors, f"after/{task}/norm/{layer}") for layer in layers},
+def check_format(about: About, kind: str, newest: int) -> None:
+    """A file of a newer format, or of another kind, is refused with what to do."""
+    number = about.get("format")
+    if type(number) is not int or number < 1:
+        raise ValueError("it does not say which format it has")
+    if number > newest:
+        raise ValueError(
+            f"it was written by afaf {str(about.get('afaf'))[:40]} in format {number}, newer than {newest}: update afaf to read it"
         )
-    ledger.keeps_past = about["keeps_past"]
-    ledger.records = [_record(about_record, tensors) for about_record in about["records"]]
-    learner = Learner.fresh(network, about["unit"])
-    learner.ledger = ledger
-    learner.memory = {name.removeprefix("memory/"): t for name, t in tensors.items() if name.startswith("memory/")}
-    learner.classes_of = {int(task): tuple(classes) for task, classes in about["classes_of"].items()}
-    learner.tasks_learned = about["tasks_learned"]
-    return learner
+    found = about.get("kind", "model")
+    if found != kind:
+        raise ValueError(f"it is a {str(found)[:40]}, not a {kind}")
 
 
-def _named(prefix: str, neurons: Neurons) -> dict[str, Tensor]:
-    return {f"{prefix}/{l}": index.to(torch.int32) for l, index in neurons.items()}
+def _description(about: About) -> Description:
+    return Description.parse(about if about["format"] == 1 else about["learner"])
 
 
-def _neurons(tensors: dict[str, Tensor], prefix: str) -> Neurons:
-    return {
-        int(name.rsplit("/", 1)[1]): tensor.to(torch.int64).cpu()
-        for name, tensor in sorted(tensors.items())
-        if name.startswith(prefix + "/")
-    }
+def _preparation(data: dict[str, Any]) -> Preparation:
+    mean, std = (tuple(float(number) for number in data[name]) for name in ("mean", "std"))
+    if data["augment"] not in ("none", "crop-flip") or type(data["channels"]) not in (int, type(None)):
+        raise ValueError("its preparation of images makes no sense")
+    return Preparation(mean, std, data["channels"], data["augment"])
 
 
-def _record(about: dict[str, Any], tensors: dict[str, Tensor]) -> Allocation:
-    prefix = f"record/{about['task']}"
-    classes = tuple(
-        ClassAllocation(c, *(_neurons(tensors, f"{prefix}/{c}/{kind}") for kind in ("candidates", "sources", "targets")))
-        for c in about["classes"]
-    )
-    return Allocation(about["task"], about["l_reuse"], _neurons(tensors, f"{prefix}/free"), classes)
-
-
-def _norm(tensors: dict[str, Tensor], prefix: str) -> Norm:
-    return Norm(*(tensors[f"{prefix}/{name}"] for name in ("gain", "shift", "mean", "var")))
+def _texts(*values: Any) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("names in it are no text")

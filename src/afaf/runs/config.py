@@ -56,6 +56,8 @@ class RunSettings:
     engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
     precision: Precision = "tf32"  # of products on a GPU, with weights in fp32: fp32, tf32 or bf16
     images: int = 0  # of each class, at most, in each part: for trying things out; 0: all
+    checkpoint: float | None = 30.0  # seconds between checkpoints, at ends of epochs; 0: after each epoch; none: at ends of tasks only
+    chunk: int | None = None  # MiB of an epoch computed ahead of its steps; less needs less memory on the device; none: the engine's own
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ def check_values(config: Config) -> None:
             raise ConfigError(f"{name} must lie in 0..1, 1 excluded, not {value}")
     if config.run.images < 0:
         raise ConfigError(f"run.images must be 0 (all) or greater, not {config.run.images}")
+    if config.run.checkpoint is not None and not 0 <= config.run.checkpoint < float("inf"):
+        raise ConfigError(f"run.checkpoint must be 0 or greater and finite, or none, not {config.run.checkpoint}")
+    if config.run.chunk is not None and config.run.chunk < 1:
+        raise ConfigError(f"run.chunk must be at least 1 (MiB), or none, not {config.run.chunk}")
     if config.run.evaluate_on == "validation" and config.run.validation == 0:
         raise ConfigError("run.evaluate_on=validation needs a validation part: set run.validation, for example to 0.1")
 

@@ -15,9 +15,12 @@ from typing import Any, Protocol
 import torch
 
 from afaf.engine.report import EpochReport
+from afaf.errors import StoppedError
 from afaf.runs.device import find_device
 from afaf.runs.results import Results
+from afaf.runs.resume import run_or_resume
 from afaf.runs.runner import Listener, method_class, open_with, run, settings_table
+from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline, Stream
 
 SIDE_BY_SIDE = {"cuda": 4}  # runs that share a device unless told otherwise; a CPU's cores already share out one run
@@ -33,6 +36,7 @@ class Job:
     settings: Mapping[str, Any] | Sequence[str] | None = None
     config: Path | None = None
     out: Path | None = None  # the run folder, where one is wanted
+    resume: bool = False  # go on with what the folder holds already
     tag: Hashable = None  # what the asker knows it by
 
 
@@ -64,7 +68,8 @@ class Stopped(Exception):
 class LocalExecutor:
     """This machine: on a GPU several runs side by side, each a thread with a CUDA stream of its own; on a CPU one after the other.
 
-    A stream's data is loaded once and shared. After `deadline` (in seconds of time.monotonic) runs in progress are given up.
+    A stream's data is loaded once and shared. After `deadline` (in seconds of time.monotonic) runs in progress are given up; once `stop`
+    is asked they save themselves and end in a StoppedError, which ends everything.
     """
 
     def __init__(
@@ -74,11 +79,12 @@ class LocalExecutor:
         data: str | Path | None = None,
         jobs_at_once: int | None = None,
         deadline: float | None = None,
+        stop: Stop | None = None,
     ):
         self.device = find_device(device)
         self.data = data
         self.jobs_at_once = jobs_at_once or SIDE_BY_SIDE.get(self.device.type, 1)
-        self.deadline = deadline
+        self.deadline, self.stop = deadline, stop or Stop()
         self._stop = threading.Event()
         self._telling, self._opening = threading.Lock(), threading.Lock()
         self._streams: dict[str, Stream] = {}
@@ -93,13 +99,15 @@ class LocalExecutor:
         left = iter(jobs)
         if self.jobs_at_once == 1:
             for job in left:
-                if self.stopping:
+                if self.stopping or self.stop.asked:
                     return
                 self._do(job, watch)
             return
         with ThreadPoolExecutor(self.jobs_at_once, thread_name_prefix="run") as threads:
             try:
                 self._keep_busy(threads, left, watch)
+            except StoppedError:  # the others have been asked, too
+                raise
             except BaseException:  # an interrupt too: those in progress end with their epoch
                 self._stop.set()
                 raise
@@ -108,7 +116,7 @@ class LocalExecutor:
         """As many jobs in progress as there is room for; the next is asked for when one has ended."""
         running: set[Future[None]] = set()
         while True:
-            while len(running) < self.jobs_at_once and not self.stopping:
+            while len(running) < self.jobs_at_once and not self.stopping and not self.stop.asked:
                 job = next(left, None)
                 if job is None:
                     break
@@ -125,9 +133,11 @@ class LocalExecutor:
         try:
             with self._own_stream():
                 results = self._run(job, _Stoppable(listener, self._telling, lambda: self.stopping))
-        except Stopped:
+        except (Stopped, StoppedError) as reason:
             with self._telling:
                 watch.stopped(job)
+            if isinstance(reason, StoppedError):
+                raise
             return
         except Exception as error:
             with self._telling:
@@ -139,16 +149,11 @@ class LocalExecutor:
     def _run(self, job: Job, listener: Listener) -> Results:
         method_class(job.method)  # a name that is none is said before any data is read
         stream = self.stream_of(job)
-        return run(
-            stream,
-            job.method,
-            seed=job.seed,
-            device=str(self.device),
-            out=job.out,
-            config=job.config,
-            settings=job.settings,
-            listener=listener,
-        )
+        given: dict[str, Any] = {"seed": job.seed, "device": str(self.device), "config": job.config, "settings": job.settings}
+        given |= {"data": self.data, "listener": listener, "stop": self.stop}
+        if job.resume and job.out is not None and (job.out / "config.json").exists():
+            return run_or_resume(stream, job.method, out=job.out, **given)
+        return run(stream, job.method, out=job.out, **given)
 
     def stream_of(self, job: Job) -> Stream:
         """The data a job learns from, loaded once."""
@@ -180,6 +185,10 @@ class _Stoppable(Listener):
     def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
         with self.lock:
             self.inner.run_started(outline, method, seed, epochs)
+
+    def run_resumed(self, where: str, epochs_done: int) -> None:
+        with self.lock:
+            self.inner.run_resumed(where, epochs_done)
 
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
         with self.lock:

@@ -1,40 +1,32 @@
-"""A run folder: config.json, log.jsonl, results.json, model.safetensors and two pictures. Files appear whole or not at all."""
+"""A run folder: config.json, log.jsonl, checkpoints, results.json, model.safetensors and two pictures. docs/runs.md describes them.
+
+Files appear whole or not at all, and one process at a time writes them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Callable
+import shlex
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from afaf.errors import RunError
+from afaf.errors import RunError, WriteError
+from afaf.files import fill, reason, remove_parts, sync, write_whole
+from afaf.runs.lock import FolderLock, holder_of, is_locked
 
+__all__ = ["FORMAT", "RunFolder", "read_json", "resume_command", "what_is_there", "write_whole"]
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: a reader never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 
 
 class RunFolder:
-    """Where one run puts what it finds."""
+    """Where one run puts what it finds; used in a `with` block, within which it is locked."""
 
     def __init__(self, path: Path):
         self.path = path
+        self._lock = FolderLock(path)
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
@@ -42,26 +34,116 @@ class RunFolder:
         cls.refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            sync(path.parent)
         except OSError as error:
-            raise RunError(f"cannot create the run folder {path}: {error.strerror}; choose another with --out") from None
-        return cls(path)
+            raise RunError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
+        folder = cls(path)
+        folder._lock.take()
+        if (path / "config.json").exists():  # another process may have been faster
+            folder._lock.release()
+            raise RunError(what_is_there(path))
+        remove_parts(path)
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """The folder of a run that was begun."""
+        if not (path / "config.json").exists():
+            if any(path.glob("seed-*/config.json")):
+                raise RunError(f"{path} holds runs of several seeds: the command that began them goes on with all; or resume one of them")
+            raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
+        folder = cls(path)
+        folder._lock.take()
+        remove_parts(path)
+        return folder
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
         if (path / "config.json").exists():
-            raise RunError(f"{path} already holds a run: choose another folder with --out, or remove that one")
+            raise RunError(what_is_there(path))
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file, not a folder: choose another place with --out")
 
-    def write_json(self, name: str, data: Any) -> None:
-        text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    @property
+    def finished(self) -> bool:
+        return (self.path / "results.json").exists()
 
-        def write(path: Path) -> None:
-            path.write_text(text, encoding="utf-8")
+    def write_json(self, name: str, data: dict[str, Any]) -> None:
+        text = json.dumps({"format": FORMAT, **data}, indent=1, allow_nan=False) + "\n"
+        write_whole(self.path / name, lambda temporary: fill(temporary, [text.encode()]))
 
-        write_whole(self.path / name, write)
+    def read_json(self, name: str) -> dict[str, Any]:
+        return read_json(self.path / name)
+
+    # The log: one JSON object a line, appended as things happen.
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "log.jsonl"
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
-        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        line = json.dumps(record, allow_nan=False) + "\n"
+        try:
+            handle = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise WriteError(f"cannot write {self.log_path}: {reason(error)}") from error
+
+    def log_bytes(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def sync_log(self) -> None:
+        """Bring the log to the disk: a checkpoint counts on what it says."""
+        try:
+            if self.log_path.exists():
+                sync(self.log_path)
+        except OSError as error:
+            raise WriteError(f"cannot write {self.log_path}: {reason(error)}") from error
+
+    def cut_log(self, size: int) -> None:
+        """Forget the lines after the first `size` bytes: they tell of epochs that will be learned again."""
+        if self.log_bytes() <= size:
+            return
+        kept = self.log_path.read_bytes()[:size]
+        write_whole(self.log_path, lambda temporary: fill(temporary, [kept]))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder; one that is damaged, or of a newer format, is an error that says so."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise RunError(f"{path} is damaged: it is not JSON; `afaf doctor {path.parent}` says what can be recovered") from None
+    if not isinstance(data, dict):
+        raise RunError(f"{path} is damaged: it holds no table")
+    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
+    return data
+
+
+def resume_command(path: Path) -> str:
+    return f"afaf run --resume {shlex.quote(str(path))}"
+
+
+def what_is_there(path: Path) -> str:
+    """What a folder that already holds a run holds, and what to type."""
+    if is_locked(path):
+        return f"{path} is in use by {holder_of(path)}: wait for it to end, or choose another folder with --out"
+    if (path / "results.json").exists():
+        return f"{path} already holds a finished run: choose another folder with --out, or remove that one"
+    advice = f"go on with it with `{resume_command(path)}`, or choose another folder with --out"
+    saved = sorted(path.glob("checkpoints/*.safetensors"))
+    newest = f"newest checkpoint {saved[-1].stem}" if saved else "before its first checkpoint"
+    return f"{path} already holds a run that was interrupted ({newest}): {advice}"

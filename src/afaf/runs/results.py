@@ -103,7 +103,7 @@ class Results:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Results:
-        return cls(**{name: value for name, value in data.items() if name not in cls.METRICS})
+        return cls(**{name: value for name, value in data.items() if name not in cls.METRICS and name != "format"})
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row for each task learned and task judged (needs pandas)."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,32 @@ import torch
 from afaf.engine import find_engine
 from afaf.engine.lanes import GATE
 from afaf.engine.report import EpochReport
-from afaf.errors import ConfigError
+from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.costs import Costs, predict_costs
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
+from afaf.learning.plan import LearningPlan
 from afaf.methods import find_method
 from afaf.methods.base import Lesson, Method
 from afaf.model.file import Model
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
+from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Config, StreamSettings, Table, build_config, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
-from afaf.runs.folder import RunFolder, write_whole
+from afaf.runs.failure import honest_failure
+from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.presets import preset_tables
+from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
+from afaf.runs.stop import Stop
 from afaf.streams.benchmarks import open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
+from afaf.version import __version__
+
+DIGESTED = 64  # images of each part of a task that tell whether the data is the same
 
 _ONE_STARTS = threading.Lock()  # warnings are caught for the whole process: of runs side by side one allocates at a time
 
@@ -42,6 +51,7 @@ class Listener:
     """Told what happens during a run; a progress display overrides what it wants to show."""
 
     def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None: ...
+    def run_resumed(self, where: str, epochs_done: int) -> None: ...
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None: ...
     def epoch_ended(self, report: EpochReport) -> None: ...
     def lesson_ended(self, tasks: tuple[int, ...], row: list[float | None], row_task_il: list[float | None]) -> None: ...
@@ -110,11 +120,13 @@ def run(
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     data: str | Path | None = None,
     listener: Listener | None = None,
+    stop: Stop | None = None,
 ) -> Results:
     """Learn a stream with a method.
 
     `stream` is a name (`afaf streams`) or a `Stream`; `settings` are single values such as {"learn.epochs": 5}; `config` is a TOML file.
-    With `out` the run leaves a folder there: configuration, log, results and model.
+    With `out` the run leaves a folder there: configuration, log, checkpoints, results and model. Once `stop` is asked, the run finishes
+    its epoch, is saved, and ends in a `StoppedError`.
     """
     where = find_device(device)
     method = method_class(method)
@@ -123,12 +135,58 @@ def run(
     tables = settings_table(config, settings)
     opened = open_with(stream, tables, data)
     setup = set_up(opened.outline, method, *tables)
-    if setup.config.run.images:
-        opened = opened.with_at_most(setup.config.run.images)
-    if setup.config.run.validation:
-        opened = opened.with_validation(setup.config.run.validation)
-    folder = None if out is None else RunFolder.create(Path(out))
-    return Run(opened, setup, seed, where, folder, listener or Listener()).carry_out()
+    opened = as_configured(opened, setup.config)
+    if out is None:
+        return Run(opened, setup, seed, where, None, listener or Listener(), stop).carry_out()
+    with RunFolder.create(Path(out)) as folder:
+        folder.write_json("config.json", about_run(opened, stream, data, setup, seed, where))
+        return Run(opened, setup, seed, where, folder, listener or Listener(), stop).carry_out()
+
+
+def as_configured(stream: Stream, config: Config) -> Stream:
+    """The stream with as many images, and with the validation part, that the run asks for."""
+    if config.run.images:
+        stream = stream.with_at_most(config.run.images)
+    return stream.with_validation(config.run.validation) if config.run.validation else stream
+
+
+def about_run(opened: Stream, stream: str | Stream, data: str | Path | None, setup: Setup, seed: int, device: torch.device) -> Table:
+    """What config.json says: all that is needed to go on with a run, or to repeat it."""
+    kind = type(setup.method)
+    return {
+        "afaf": __version__,
+        "torch": torch.__version__,
+        "stream": opened.name,
+        "source": source_of(stream),  # what to open; None: a stream that only the program that started the run has
+        "data": None if data is None else str(Path(data).absolute()),
+        "train_counts": list(opened.outline.train_counts),
+        "data_digest": data_digest(opened),
+        "method": kind.name,
+        "method_class": f"{kind.__module__}.{kind.__qualname__}",
+        "seed": seed,
+        "device": str(device),
+        "device_name": device_name(device),
+        "config": setup.config.to_dict(),
+    }
+
+
+def data_digest(stream: Stream) -> str:
+    """Tells whether the data is the same, from all labels and a sample of the images: quick even for large streams."""
+    digest = hashlib.blake2b(digest_size=16)
+    for task in stream:
+        for split in (task.train, task.test):
+            step = max(1, len(split) // DIGESTED)
+            digest.update(np.ascontiguousarray(split.labels).tobytes())
+            digest.update(np.ascontiguousarray(split.images[::step]).tobytes())
+    return digest.hexdigest()
+
+
+def source_of(stream: str | Stream) -> str | None:
+    """The name a stream can be opened by from any folder."""
+    if isinstance(stream, Stream):
+        return stream.source
+    kind, colon, path = stream.partition(":")
+    return f"{kind}:{Path(path).expanduser().absolute()}" if colon and kind in ("folder", "npz") else stream
 
 
 def costs(
@@ -141,13 +199,21 @@ def costs(
 ) -> Costs:
     """Parameters and FLOPs of a method on a stream, without training; the paper's streams need no data for it."""
     tables = settings_table(config, settings)
-    outline = stream.outline if isinstance(stream, Stream) else outline_of(stream, **_stream_options(tables, data))
+    outline = outline_with(stream, tables, data)
     setup = set_up(outline, method, *tables)
     return predict_costs(setup.spec, outline, setup.method)
 
 
+def outline_with(stream: str | Stream, tables: Sequence[Table], data: str | Path | None) -> Outline:
+    return stream.outline if isinstance(stream, Stream) else outline_of(stream, **_stream_options(tables, data))
+
+
 def open_with(stream: str | Stream, tables: Sequence[Table], data: str | Path | None) -> Stream:
-    return stream if isinstance(stream, Stream) else open_stream(stream, **_stream_options(tables, data))
+    if isinstance(stream, Stream):
+        return stream
+    opened = open_stream(stream, **_stream_options(tables, data))
+    opened.source = source_of(stream)
+    return opened
 
 
 def _stream_options(tables: Sequence[Table], data: str | Path | None) -> dict[str, Any]:
@@ -165,40 +231,56 @@ class _NoOptions:
 class Run:
     """The way of the data, once through: stream, method, plan, engine, evaluation, folder."""
 
-    def __init__(self, stream: Stream, setup: Setup, seed: int, device: torch.device, folder: RunFolder | None, listener: Listener):
+    def __init__(
+        self,
+        stream: Stream,
+        setup: Setup,
+        seed: int,
+        device: torch.device,
+        folder: RunFolder | None,
+        listener: Listener,
+        stop: Stop | None = None,
+    ):
         self.stream, self.setup, self.seed, self.device = stream, setup, seed, device
         self.method, self.config = setup.method, setup.config
-        self.folder, self.listener = folder, listener
+        self.folder, self.listener, self.stop = folder, listener, stop or Stop()
         rows = outline_rows(setup, stream.outline)
         self.learner = Learner.fresh(Network(setup.spec.with_classes(rows), seed, device), self.method.unit)
         self.engine = find_engine(self.config.run.engine, device, self.config.run.precision)
-        self.warnings: list[str] = []
-        self.last_epoch: EpochReport | None = None
-        self.seconds_learning = 0.0
-        n_tasks = len(stream)
-        self.R: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
-        self.R_task_il: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
-        self.R_task_il_unmasked: list[list[float | None]] = [[None] * (j + 1) for j in range(n_tasks)]
-        self.task_id: list[float | None] = [None] * n_tasks
-        self.before: list[float | None] = [None] * n_tasks
-        self.confusion = np.zeros((0, 0), dtype=np.int64)
+        if self.config.run.chunk is not None and hasattr(self.engine, "chunk_bytes"):
+            self.engine.chunk_bytes = self.config.run.chunk << 20
+        self.progress = Progress.fresh(len(stream))
+        self.position = Position()
+        self.checkpoints = None if folder is None else Checkpoints(folder, self.config.run.checkpoint)
+        self._started = self._learning = time.perf_counter()
 
     def carry_out(self) -> Results:
-        with GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size):
+        with GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
             return self._carry_out()
 
+    def go_on_from(self, restored: Restored) -> None:
+        """Take a run up where a checkpoint left it."""
+        self.learner, self.position, self.progress = restored.learner, restored.position, restored.progress
+
     def _carry_out(self) -> Results:
-        started = time.perf_counter()
-        if self.folder is not None:
-            about = {"stream": self.stream.name, "method": self.method.name, "seed": self.seed, "device": str(self.device)}
-            self.folder.write_json("config.json", {**about, "config": self.config.to_dict()})
+        self._started = time.perf_counter() - self.progress.seconds
+        lessons = self.method.lessons(len(self.stream))
         self.listener.run_started(self.stream.outline, self.method.name, self.seed, self.config.learn.epochs)
-        for tasks in self.method.lessons(len(self.stream)):
+        if self.position != Position():
+            self.listener.run_resumed(str(self.position), self.position.lesson * self.config.learn.epochs + self.position.epochs)
+        elif self.checkpoints is not None:
+            self.checkpoints.begin(self.learner)
+        for tasks in lessons[self.position.lesson :]:
             self._learn(tasks)
             self._judge(tasks)
-        results = self._results(time.perf_counter() - started)
-        if self.folder is not None and results.model is not None:
-            write_whole(self.folder.path / "model.safetensors", results.model.save)
+            self._lesson_ended()
+        return self._finish()
+
+    def _finish(self) -> Results:
+        results = self._results()
+        if self.folder is not None and self.checkpoints is not None and results.model is not None:
+            results.model.save(self.folder.path / "model.safetensors")
+            self.checkpoints.wait()
             self.folder.write_json("results.json", results.to_dict())  # last: a folder with results is complete
         return results
 
@@ -208,43 +290,86 @@ class Run:
         return self._score(self.stream[number - 1]).task_il
 
     def _learn(self, numbers: tuple[int, ...]) -> None:
+        """Learn a lesson, or what is left of it."""
         tasks = [self.stream[number - 1] for number in numbers]
         classes = tuple(c for task in tasks for c in task.classes)
         self.listener.lesson_started(numbers, tuple(name for task in tasks for name in task.class_names))
-        started = time.perf_counter()
+        self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
-        lesson = Lesson(numbers[-1], classes, feed)
-        self.learner.begin(lesson.task, classes)
-        for phase in range(self.method.phases):
-            with _ONE_STARTS, warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                self.method.start(self.learner, lesson, phase)
-            for warning in caught:
-                self._warn(str(warning.message))
+        lesson, position = Lesson(numbers[-1], classes, feed), self.position
+        if not position.begun:
+            self.learner.begin(lesson.task, classes)
+        for phase in range(position.phase, self.method.phases):
+            resumed = position.begun and phase == position.phase
+            if not resumed:
+                self._start(lesson, phase)
             plan = self.method.plan(self.learner, lesson, phase)
             plan.check(self.learner)
-            self.engine.learn(self.learner, plan, feed, self._epoch_ended)
+            self.engine.learn(self.learner, plan, feed, self._after_epoch(plan), position.epochs if resumed else 0)
         self.method.finish(self.learner, lesson)
         self.learner.end(lesson.task)
-        self.seconds_learning += time.perf_counter() - started
+        self.progress.seconds_learning += time.perf_counter() - self._learning
         self._warn_if_not_learned(lesson)
+
+    def _start(self, lesson: Lesson, phase: int) -> None:
+        with _ONE_STARTS, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.method.start(self.learner, lesson, phase)
+        for warning in caught:
+            self._warn(str(warning.message))
 
     def _judge(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R that this lesson makes known, and look ahead at the next task for forward transfer."""
-        last = numbers[-1]
+        last, found = numbers[-1], self.progress
         scores = [self._score(self.stream[i]) for i in range(last)]
-        self.R[last - 1] = [score.class_il for score in scores]
-        self.R_task_il[last - 1] = [score.task_il for score in scores]
-        self.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
+        found.R[last - 1] = [score.class_il for score in scores]
+        found.R_task_il[last - 1] = [score.task_il for score in scores]
+        found.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
         lengths = [len(self.stream[i].held_out(self.config.run.evaluate_on)) for i in range(last)]
-        self.task_id[last - 1] = float(np.average([score.task_id for score in scores], weights=lengths))
-        self.confusion = np.concatenate([score.confusion for score in scores])
+        found.task_id[last - 1] = float(np.average([score.task_id for score in scores], weights=lengths))
+        found.confusion = np.concatenate([score.confusion for score in scores]).tolist()
         if last < len(self.stream) and self.learner.network.spec.n_classes > self.stream[last].classes[-1]:
-            self.before[last] = self._score(self.stream[last]).task_il
-        self.listener.lesson_ended(numbers, self.R[last - 1], self.R_task_il[last - 1])
+            found.before[last] = self._score(self.stream[last]).task_il
+        self.listener.lesson_ended(numbers, found.R[last - 1], found.R_task_il[last - 1])
         if self.folder is not None:
-            row = {"R": self.R[last - 1], "R_task_il": self.R_task_il[last - 1], "task_id": self.task_id[last - 1]}
-            self.folder.log({"event": "task", "task": last, **row, "seconds_learning": round(self.seconds_learning, 3)})
+            row = {"R": found.R[last - 1], "R_task_il": found.R_task_il[last - 1], "task_id": found.task_id[last - 1]}
+            self.folder.log({"event": "task", "task": last, **row, "seconds_learning": round(found.seconds_learning, 3)})
+
+    def _lesson_ended(self) -> None:
+        """Checkpoint the run between two lessons, and stop there if asked to."""
+        self.position = Position(self.position.lesson + 1)
+        if self.checkpoints is not None:
+            self.progress.seconds = time.perf_counter() - self._started
+            self.checkpoints.save_whole(self.learner, self.position, self.progress)
+        if self.stop.asked and self.position.lesson < len(self.method.lessons(len(self.stream))):
+            self._stop()
+
+    def _after_epoch(self, plan: LearningPlan) -> Callable[[EpochReport], None]:
+        """What is done when an epoch has ended: tell of it, checkpoint if it is time, stop if asked to."""
+
+        def ended(report: EpochReport) -> None:
+            self.progress.last_epoch = report
+            self.listener.epoch_ended(report)
+            if self.folder is not None:
+                self.folder.log({"event": "epoch", **asdict(report)})
+            here = Position(self.position.lesson, True, plan.phase, report.epoch + 1)
+            if self.checkpoints is not None and (self.checkpoints.due() or self.stop.asked):
+                now = time.perf_counter()
+                learning = self.progress.seconds_learning + now - self._learning
+                so_far = replace(self.progress, seconds=now - self._started, seconds_learning=learning)
+                self.checkpoints.save_within(self.learner, plan, here, so_far)
+            if self.stop.asked:
+                self._stop()
+
+        return ended
+
+    def _stop(self) -> None:
+        """End the run here, all of it saved."""
+        words = f"stopped by {self.stop.cause}"
+        if self.folder is not None and self.checkpoints is not None:
+            self.checkpoints.wait()
+            words += f"; everything up to here is saved. Go on with: {resume_command(self.folder.path)}"
+        raise StoppedError(words, self.stop.exit_code)
 
     def _score(self, task: Task) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
@@ -257,41 +382,37 @@ class Run:
 
     def _warn_if_not_learned(self, lesson: Lesson) -> None:
         chance = 100 / len(lesson.classes)
-        if self.last_epoch is not None and len(lesson.classes) > 1 and self.last_epoch.accuracy < min(1.2 * chance, chance + 10):
+        last = self.progress.last_epoch
+        if last is not None and len(lesson.classes) > 1 and last.accuracy < min(1.2 * chance, chance + 10):
             self._warn(
-                f"task {lesson.task} was hardly learned: {self.last_epoch.accuracy:.0f} % right on its training images, "
+                f"task {lesson.task} was hardly learned: {last.accuracy:.0f} % right on its training images, "
                 f"chance is {chance:.0f} %; raise learn.epochs or learn.lr, or sparse.density"
             )
 
-    def _epoch_ended(self, report: EpochReport) -> None:
-        self.last_epoch = report
-        self.listener.epoch_ended(report)
-        if self.folder is not None:
-            self.folder.log({"event": "epoch", **asdict(report)})
-
     def _warn(self, message: str) -> None:
-        self.warnings.append(message)
+        self.progress.warnings.append(message)
         self.listener.warned(message)
 
-    def _results(self, seconds: float) -> Results:
+    def _results(self) -> Results:
+        found = self.progress
         return Results(
             stream=self.stream.name,
             method=self.method.name,
             seed=self.seed,
-            R=self.R,
-            R_task_il=self.R_task_il,
-            task_id=self.task_id,
-            before=self.before,
-            confusion=self.confusion.tolist(),
+            R=found.R,
+            R_task_il=found.R_task_il,
+            task_id=found.task_id,
+            before=found.before,
+            confusion=found.confusion,
             class_names=[list(task.class_names) for task in self.stream],
             params=self.learner.params,
             dense_params=self.setup.spec.dense_params,
-            seconds=seconds,
-            seconds_learning=self.seconds_learning,
+            seconds=time.perf_counter() - self._started,
+            seconds_learning=found.seconds_learning,
             device=device_name(self.device),
-            warnings=self.warnings,
+            warnings=found.warnings,
             run=None if self.folder is None else str(self.folder.path),
-            R_task_il_unmasked=self.R_task_il_unmasked if self.R_task_il_unmasked != self.R_task_il else None,
+            R_task_il_unmasked=found.R_task_il_unmasked if found.R_task_il_unmasked != found.R_task_il else None,
             model=self._model(),
         )
 

@@ -109,6 +109,7 @@ class Stream(Sequence[Task]):
 
     def __init__(self, name: str, tasks: Sequence[Task], label_map: Mapping[Hashable, int] | None = None):
         self.name = name
+        self.source: str | None = None  # what it can be opened by again, if anything
         self.tasks = tuple(tasks)
         names = [name for task in self.tasks for name in task.class_names]
         self.label_map: dict[Hashable, int] = dict(label_map) if label_map is not None else {name: c for c, name in enumerate(names)}

@@ -67,7 +67,7 @@ class DropAndGrow:
                 importance.connections[l - 1].view(-1)[places] = 0
             weights = network.weight(l).view(ledger.owner(l).numel(), -1)
             regrown = owner.view(-1)[dropped] == self.task  # keeps its weight
-            weights[places] = weights[places] * regrown[:, None]
+            weights[places] = torch.where(regrown[:, None], weights[places], 0.0)  # not a product: -0 is not the 0 of what nobody owns
 
 
 @dataclass

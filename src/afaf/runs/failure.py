@@ -1,0 +1,62 @@
+"""How a run ends when it cannot go on: with what happened, what is still there, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from afaf.errors import DeviceError, DivergedError, FileError, RunError, WriteError
+from afaf.files import reason
+from afaf.runs.folder import resume_command
+
+if TYPE_CHECKING:
+    from afaf.runs.runner import Run
+
+
+@contextlib.contextmanager
+def honest_failure(run: Run) -> Iterator[None]:
+    """Put into words what can go wrong on the way."""
+    try:
+        yield
+    except DivergedError as error:
+        raise DivergedError(f"{error}{_kept(run, 'The last good checkpoint is kept')}") from None
+    except WriteError as error:
+        raise WriteError(f"{error}{_resume(run)}") from error
+    except OSError as error:
+        what = f"cannot use {error.filename}: {reason(error)}" if error.filename else reason(error)
+        raise RunError(f"{what}{_resume(run)}") from error
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise DeviceError(_out_of_memory(run)) from error
+    except RuntimeError as error:
+        if "not enough memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        raise DeviceError(_out_of_memory(run)) from error
+
+
+def _out_of_memory(run: Run) -> str:
+    config = run.config
+    chunk = getattr(run.engine, "chunk_bytes", None)
+    smaller_chunk = f"run.chunk (now {chunk >> 20} MiB; it changes no result), " if chunk else ""
+    return (
+        f"{run.device} ran out of memory in task {max(run.learner.classes_of, default=1)}: lower {smaller_chunk}evaluate.batch_size "
+        f"(now {config.evaluate.batch_size}) or learn.batch_size (now {config.learn.batch_size}; the results will be others)"
+        f"{_kept(run, 'The last checkpoint is kept')}"
+    )
+
+
+def _kept(run: Run, words: str) -> str:
+    """Which checkpoint is there, once the one under way is written."""
+    if run.checkpoints is None:
+        return ""
+    with contextlib.suppress(WriteError, FileError):
+        run.checkpoints.wait()
+    return "" if run.checkpoints.newest is None else f". {words}: {run.checkpoints.newest.path}"
+
+
+def _resume(run: Run) -> str:
+    if run.folder is None:
+        return ""
+    return f". What was saved before is still there; then go on with: {resume_command(run.folder.path)}"

@@ -1,0 +1,119 @@
+"""Settings: typed, merged in order, refused with the nearest valid key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from afaf.errors import CapacityError, ConfigError
+from afaf.methods import find_method, method_names
+from afaf.methods.afaf import AFAFOptions
+from afaf.runs.config import build_config, merge, parse_set, read_config_file
+from afaf.runs.presets import preset_names
+from afaf.runs.runner import set_up
+from afaf.streams.benchmarks import outline_of
+
+
+def test_every_preset_builds_for_every_method() -> None:
+    assert {"split-digits", "split-cifar10", "sim-cifar10", "sim-cifar100", "mix"} <= set(preset_names())
+    for stream in preset_names():
+        for method in method_names():
+            set_up(outline_of(stream), method)
+
+
+def test_later_tables_win_and_siblings_stay() -> None:
+    preset = {"learn": {"epochs": 40, "lr": 0.1}, "sparse": {"density": {"conv": 10, "fc": 20, "output": 90}}}
+    config = build_config(AFAFOptions, preset, parse_set(["learn.epochs=3", "sparse.density.fc=5", "method.l_reuse=2"]))
+    assert (config.learn.epochs, config.learn.lr, config.method.l_reuse) == (3, 0.1, 2)
+    assert config.sparse.density == {"conv": 10.0, "fc": 5.0, "output": 90.0}
+
+
+def test_values_per_layer_and_range_of_tasks_from_the_command_line() -> None:
+    table = parse_set(["sparse.density.W_1.1-4=17", "sparse.density.conv=10", "method.candidates=random", "sparse.alloc=30"])
+    config = build_config(AFAFOptions, table)
+    assert config.sparse.density["W_1"] == {"1-4": 17}
+    assert config.sparse.alloc == {"all": 30.0}
+    assert config.method.candidates == "random"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("learn.epoch=3", r"unknown key 'learn\.epoch': did you mean 'learn\.epochs'"),
+        ("lern.epochs=3", "unknown section 'lern': did you mean 'learn'"),
+        ("learn.epochs=many", r"learn\.epochs must be a whole number, not 'many'"),
+        ("learn.epochs=1.5", "whole number"),
+        ("learn.epochs=true", "whole number"),
+        ("learn.epochs=0", "greater than 0"),
+        ("learn.lr=-1", "greater than 0"),
+        ("method.candidates=mots", r"unknown value of method\.candidates 'mots': did you mean 'most'"),
+        ("network.dropout=1", "1 excluded"),
+        ("run.evaluate_on=validation", r"set run\.validation"),
+        ("learn=3", "write section.key=value"),
+        ("learn.epochs", "write section.key=value"),
+        ("network.name=3", "must be text"),
+        ("sparse.density.conv=a", "must be a number"),
+    ],
+)
+def test_bad_settings_are_refused(assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config(AFAFOptions, parse_set([assignment]))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("method.l_reuse=1", r"method\.l_reuse = 1 is outside 2\.\.6"),
+        ("method.l_reuse=7", r"outside 2\.\.6"),
+        ("method.first_reuse=1", "at least 2"),
+        ("method.candidate_share=130", r"0\.\.100"),
+        ("sparse.alloc.conv=120", r"sparse\.alloc\.conv = 120.* is not a percentage"),
+        ("sparse.drop=101", r"sparse\.drop"),
+        ("sparse.fixed.output=50", "orthogonal_output"),
+        ("sparse.density.W_9=5", r"unknown key in sparse\.density 'W_9'"),
+        ("network.name=alexnett", "did you mean 'alexnet'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_learned(assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        set_up(outline_of("split-cifar10"), "afaf", parse_set([assignment]))
+
+
+def test_capacity_that_must_run_out_is_refused_before_anything_is_learned() -> None:
+    with pytest.raises(CapacityError, match=r"task 3 does not fit: layer 'dense 2' \(2048 neurons\).*lower sparse"):
+        set_up(outline_of("split-cifar10"), "spacenet", parse_set(["sparse.alloc.output=50"]))
+    with pytest.raises(CapacityError, match="rounds down to 0"):
+        set_up(outline_of("split-cifar10"), "spacenet", parse_set(["sparse.alloc.conv=1"]))
+    set_up(outline_of("split-cifar10"), "afaf", parse_set(["sparse.alloc.output=20"]))
+
+
+def test_the_paper_study_of_higher_density_fits_only_with_reuse() -> None:
+    """Density of W_1..W_3 in tasks 1-4 of Mix at 12 % of all pairs: 17/25/25 % of the allocated ones."""
+    raised = parse_set(["sparse.density.W_1.1-4=17", "sparse.density.W_2.1-4=25", "sparse.density.W_3.1-4=25"])
+    setup = set_up(outline_of("mix"), "afaf", raised)
+    owned = setup.method.footprints(setup.spec, outline_of("mix"))[3].owned
+    for l in (1, 2, 3):
+        assert owned[l] / setup.spec.connections(l).weights / 4 == pytest.approx(0.12, abs=0.01)
+
+
+def test_files(tmp_path: Path) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text('[learn]\nepochs = 2\n[method]\ncandidates = "random"\n')
+    assert build_config(AFAFOptions, read_config_file(toml)).learn.epochs == 2
+    toml.write_text("[learn\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read_config_file(toml)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_config_file(tmp_path / "none.toml")
+
+
+def test_merge_does_not_change_its_inputs() -> None:
+    below = {"a": {"b": 1}}
+    assert merge(below, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert below == {"a": {"b": 1}}
+
+
+def test_unknown_method_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'spacenet'"):
+        find_method("spacnet")

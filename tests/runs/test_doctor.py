@@ -1,0 +1,174 @@
+"""The doctor finds what is wrong with a run or a model, finds nothing wrong with those that are well, and its advice works."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from afaf.cli.main import app
+from afaf.learning.learner import Learner
+from afaf.methods import method_names
+from afaf.model.file import Model
+from afaf.model.invariants import broken_promises, changed_since
+from afaf.runs.doctor import examine
+from afaf.runs.resume import resume
+from afaf.runs.runner import run
+from conftest import small_stream
+from crash import found
+
+QUICK: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp", "run.checkpoint": 0}
+STREAM = [2, 2, 2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    results = run(small_stream(STREAM), "afaf", device="cpu", settings=QUICK)
+    assert results.model is not None
+    return results.model
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_nothing_is_wrong_with_a_run_that_is_well(method: str, tmp_path: Path) -> None:
+    more = {"method.share": 30.0} if method in ("packnet", "isolated") else {}
+    run(small_stream(STREAM), method, device="cpu", out=tmp_path, settings={**QUICK, **more})
+    diagnosis = examine(tmp_path)
+    assert diagnosis.wrong == []
+    assert any("model.safetensors" in line for line in diagnosis.sound)
+
+
+def fixed_neuron(learner: Learner) -> tuple[int, int]:
+    """A hidden layer and a neuron in it that the first task fixed."""
+    layer = next(l for l in range(2, learner.network.spec.L) if bool((learner.ledger.fixed(l) == 1).any()))
+    return layer, int(torch.nonzero(learner.ledger.fixed(layer) == 1)[0])
+
+
+def stray_weight(learner: Learner) -> None:
+    place = torch.nonzero(learner.ledger.owner(1)[..., 0] == 0)[0]
+    learner.network.weight(1)[place[0], place[1]] = 1.0
+
+
+def connection_into_fixed_neuron(learner: Learner) -> None:
+    layer, neuron = fixed_neuron(learner)
+    row = learner.ledger.owner(layer - 1)[neuron, :, 0]
+    row[torch.nonzero(row == 0)[0]] = 3
+
+
+def bias_of_fixed_neuron(learner: Learner) -> None:
+    layer, neuron = fixed_neuron(learner)
+    learner.network.bias(layer - 1)[neuron] += 1e-6
+
+
+def connection_outside_the_record(learner: Learner) -> None:
+    owner = learner.ledger.owner(2)[..., 0]
+    targets = learner.ledger.records[-1].targets(2)
+    outside = torch.ones(len(owner), dtype=torch.bool)
+    outside[targets] = False
+    free = torch.nonzero((owner == 0) & outside[:, None] & (learner.ledger.fixed(3) == 0)[:, None])[0]
+    owner[free[0], free[1]] = 3
+
+
+def weight_not_finite(learner: Learner) -> None:
+    place = torch.nonzero(learner.ledger.owner(1)[..., 0] > 0)[0]
+    learner.network.weight(1)[place[0], place[1]] = float("nan")
+
+
+def owner_of_the_future(learner: Learner) -> None:
+    learner.ledger.owner(1)[0, 0] = 9
+
+
+def two_records(learner: Learner) -> None:
+    learner.ledger.records.append(learner.ledger.records[-1])
+
+
+BROKEN: dict[str, tuple[Callable[[Learner], None], str]] = {
+    "a weight that nobody owns": (stray_weight, "nobody owns"),
+    "a connection into a fixed neuron": (connection_into_fixed_neuron, "into fixed neurons"),
+    "the bias of a fixed neuron": (bias_of_fixed_neuron, "have moved since"),
+    "a connection outside the record": (connection_outside_the_record, "outside what it was allocated"),
+    "a weight that is not finite": (weight_not_finite, "not finite"),
+    "a task that has not begun": (owner_of_the_future, "have not begun"),
+    "two records of a task": (two_records, "two records"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_promise_is_checked(name: str, model: Model) -> None:
+    learner = copy.deepcopy(model.learner)
+    assert broken_promises(learner) == []
+    spoil, words = BROKEN[name]
+    spoil(learner)
+    assert any(words in line for line in broken_promises(learner))
+
+
+def test_what_tasks_own_must_be_the_same_later(model: Model) -> None:
+    before, after = model.learner, copy.deepcopy(model.learner)
+    assert changed_since(before, after) == []
+    place = torch.nonzero(after.ledger.owner(2)[..., 0] == 1)[0]
+    after.network.weight(2)[place[0], place[1]] *= 1 + 1e-6
+    assert any("1 weights of tasks up to 3 are not the same" in line for line in changed_since(before, after))
+    after.ledger.owner(2)[place[0], place[1]] = 2
+    assert any("another owner" in line for line in changed_since(before, after))
+    layer, neuron = fixed_neuron(after)
+    after.ledger.fixed(layer)[neuron] = 0
+    assert any("not fixed" in line for line in changed_since(before, after))
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def doctor(path: Path) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(app, ["doctor", str(path), "--json"])
+    return result.exit_code, json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "results.json"])
+def test_a_finished_run_that_was_damaged_is_made_anew_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK)
+    expected = found(tmp_path / "run")
+    if name == "results.json":
+        (tmp_path / "run" / name).write_text("{")
+    else:
+        damage(tmp_path / "run" / name)
+    code, told = doctor(tmp_path / "run")
+    assert code == 1
+    assert any(name in line and "damaged" in line for line in told["wrong"])
+    assert any("remove results.json and model.safetensors, then afaf run --resume" in line for line in told["advice"])
+    (tmp_path / "run" / "results.json").unlink()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    resume(tmp_path / "run", stream=small_stream(STREAM))
+    assert found(tmp_path / "run") == expected
+    assert doctor(tmp_path / "run")[0] == 0
+
+
+def test_damaged_checkpoints_and_logs_are_found(tmp_path: Path) -> None:
+    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK)
+    (tmp_path / "run" / "results.json").unlink()
+    newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    damage(newest)
+    with (tmp_path / "run" / "log.jsonl").open("a") as log:
+        log.write('{"event": "ep')
+    code, told = doctor(tmp_path / "run")
+    assert code == 1
+    assert any(newest.name in line and "damaged" in line for line in told["wrong"])
+    assert any("log.jsonl: line" in line for line in told["wrong"])
+    assert any("the run is not finished" in line and "phase-0-epoch-2" in line for line in told["advice"])
+    assert doctor(newest)[0] == 1
+    assert doctor(tmp_path / "run" / "model.safetensors")[0] == 0
+
+
+def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert runner.invoke(app, ["doctor", str(tmp_path)]).exit_code == 2
+    assert runner.invoke(app, ["doctor", str(tmp_path / "nothing")]).exit_code == 2
+    (tmp_path / "text.safetensors").write_text("no model")
+    assert runner.invoke(app, ["doctor", str(tmp_path / "text.safetensors")]).exit_code == 1

@@ -1,0 +1,70 @@
+"""No pickle file is ever written or read: every artefact of a run opens with safe readers, and the package has no unsafe one."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+import afaf
+from afaf.runs.stop import Stop
+from conftest import small_stream
+
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+UNSAFE_CALLS = {
+    "torch.load",
+    "torch.save",
+    "torch.jit.load",
+    "torch.package",
+    "numpy.load",
+    "np.load",
+    "pd.read_pickle",
+    "pandas.read_pickle",
+}
+SAFE_LOADS = {"sources/npz.py"}  # np.load with allow_pickle=False, which is looked at below
+
+
+def test_the_package_has_no_reader_or_writer_of_pickles() -> None:
+    package = Path(str(afaf.__file__)).parent
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            where = f"{path.relative_to(package)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import):
+                assert not {name.name.split(".")[0] for name in node.names} & UNSAFE_MODULES, where
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in UNSAFE_MODULES, where
+                assert not (node.module in ("torch", "numpy") and {name.name for name in node.names} & {"load", "save"}), where
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                safe = any(k.arg == "allow_pickle" and isinstance(k.value, ast.Constant) and k.value.value is False for k in node.keywords)
+                assert name not in UNSAFE_CALLS or (name.endswith(("np.load", "numpy.load")) and safe), where
+                assert not any(k.arg in ("allow_pickle", "weights_only") and ast.unparse(k.value) != "False" for k in node.keywords), where
+
+
+@pytest.mark.parametrize("method", ["afaf", "ewc", "ridge"])
+def test_every_artefact_of_a_run_opens_with_a_safe_reader(method: str, tmp_path: Path) -> None:
+    settings = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp", "run.checkpoint": 0}
+    afaf.run(small_stream([2, 2]), method, device="cpu", out=tmp_path / "run", settings=settings, stop=Stop())
+    kinds = set()
+    for path in sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file()):
+        kinds.add(path.suffix)
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    file.get_tensor(name)
+                assert json.loads(file.metadata()["afaf"])["format"] >= 1
+        elif path.suffix == ".json":
+            assert json.loads(path.read_text())["format"] == 1
+        elif path.suffix == ".jsonl":
+            assert all(json.loads(line)["event"] for line in path.read_text().splitlines())
+        elif path.suffix == ".png":
+            with Image.open(path) as image:
+                image.verify()
+        else:
+            assert path.name == ".lock"
+            assert path.read_bytes() == b""
+    assert kinds == {".safetensors", ".json", ".jsonl", ".png", ""}

@@ -1,0 +1,255 @@
+"""A run that is stopped and resumed, anywhere, ends with the same bits; what a checkpoint holds, and which one is used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import afaf
+from afaf.errors import ConfigError, DataError, RunError, StoppedError
+from afaf.methods.finetune import Finetune
+from afaf.model import container
+from afaf.runs.checkpoint import load_checkpoint
+from afaf.runs.resume import resume
+from afaf.runs.runner import Listener, run
+from afaf.runs.stop import Stop
+from afaf.streams.tasks import Stream
+from conftest import small_stream
+from crash import found
+
+QUICK: dict[str, Any] = {"learn.epochs": 3, "learn.batch_size": 8, "network.name": "mlp"}
+CONV = {"network.name": "small-cnn", "network.norm": "batch", "sparse.alloc.conv": 50, "sparse.fixed.conv": 20}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "afaf": ("afaf", {}),
+    "afaf, weights as units, eager": ("afaf", {"sparse.unit": "weight", "run.engine": "eager"}),
+    "afaf, convolutions and norms": ("afaf", CONV),
+    "afaf, outputs grown": ("afaf", {"network.outputs": "grown", "run.engine": "graphed"}),
+    "spacenet, all biases": ("spacenet", {"method.biases": "unfixed", "run.validation": 0.2}),
+    "packnet, phases": ("packnet", {"method.share": 30.0, "method.retrain_epochs": 2}),
+    "ewc, a term for each task": ("ewc", {"method.blend": "separate", "method.penalty": "proximal"}),
+    "mas per sample": ("mas", {"method.estimator": "per-sample", "method.strength": 1.0}),
+    "lwf, norms, outputs grown": ("lwf", {"network.norm": "batch", "network.outputs": "grown"}),
+    "finetune, clipped": ("finetune", {"method.clip": 1.0}),
+    "joint": ("joint", {}),
+    "isolated, convolutions": ("isolated", {**CONV, "method.share": 30.0}),
+    "ridge": ("ridge", {"method.features": "trunk"}),
+}
+
+
+class StopAfter(Listener):
+    """Asks a run to stop after so many epochs, and keeps what it was told."""
+
+    def __init__(self, stop: Stop, epochs: int):
+        self.stop, self.epochs = stop, epochs
+        self.warnings: list[str] = []
+
+    def epoch_ended(self, report: Any) -> None:
+        self.epochs -= 1
+        if self.epochs == 0:
+            self.stop.ask()
+
+    def warned(self, message: str) -> None:
+        if "checkpoint" in message:
+            self.warnings.append(message)
+
+
+def stream() -> Stream:
+    return small_stream([2, 2, 1], per_class=8)
+
+
+def stopped(folder: Path, epochs: int, method: Any = "afaf", **settings: Any) -> None:
+    """A run that was stopped after so many epochs."""
+    stop = Stop()
+    with pytest.raises(StoppedError, match="afaf run --resume"):
+        run(stream(), method, device="cpu", out=folder, settings={**QUICK, **settings}, stop=stop, listener=StopAfter(stop, epochs))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_stopped_anywhere_and_resumed_it_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    method, settings = VARIANTS[name]
+    run(stream(), method, device="cpu", out=tmp_path / "whole", settings={**QUICK, **settings})
+    expected = found(tmp_path / "whole")
+    n_epochs = sum(line["event"] == "epoch" for line in expected["log"])
+    first = 1 + list(VARIANTS).index(name) % 3  # within the first task or at its end
+    for epochs in {min(first, n_epochs - 1), n_epochs // 2 + first, n_epochs - 1} if n_epochs > 9 else {first, n_epochs - 2}:
+        if not 0 < epochs < n_epochs:
+            continue
+        folder = tmp_path / str(epochs)
+        stopped(folder, epochs, method, **settings)
+        resume(folder, stream=stream())
+        assert found(folder) == expected, f"stopped after {epochs} epochs"
+        assert goes_on_from(folder) == stands_after(expected["log"], epochs)
+
+
+def goes_on_from(folder: Path) -> tuple[int, int, int]:
+    """Lesson, phase and epochs at which the run was taken up."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    (position,) = [line["position"] for line in lines if line["event"] == "resumed"]
+    return position["lesson"], position["phase"], position["epochs"]
+
+
+def stands_after(log: list[dict[str, Any]], epochs: int) -> tuple[int, int, int]:
+    """Where a run stands after so many epochs."""
+    last = [line for line in log if line["event"] == "epoch"][epochs - 1]
+    lessons = sum(line["event"] == "task" for line in log[: log.index(last)])
+    return lessons, last["phase"], last["epoch"] + 1
+
+
+def test_resumed_after_every_single_epoch(tmp_path: Path) -> None:
+    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    stopped(tmp_path / "run", 1)
+    for _ in range(20):
+        stop = Stop()
+        try:
+            resume(tmp_path / "run", stream=stream(), stop=stop, listener=StopAfter(stop, 1))
+            break
+        except StoppedError:
+            continue
+    assert found(tmp_path / "run") == found(tmp_path / "whole")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert sum(line["event"] == "resumed" for line in lines) >= 6
+
+
+def test_a_checkpoint_within_a_task_holds_what_can_have_changed_and_no_more(tmp_path: Path) -> None:
+    """AFAF reuses from the second task on: W_1 stands still, and so do the weights of the first task."""
+    settings = {"method.first_reuse": 2, "method.l_reuse": 2}
+    stopped(tmp_path, 5, "afaf", **settings)
+    whole, within = sorted((tmp_path / "checkpoints").iterdir())
+    about, _ = container.description(within)
+    assert about["base"] == container.description(whole)[1]
+    with within.open("rb") as file:
+        names = set(container._header(file, within.stat().st_size)[1])
+    assert not {"owner/1", "own/1", "bias/1", "after/1/bias/1", "weights/1", "importance/places/1"} & names
+    assert {"own/2", "own/3", "owner/2", "bias/3", "importance/neurons/2"} <= names
+    learner = load_checkpoint(within, [whole, within], container.torch.device("cpu")).learner
+    with within.open("rb") as file:
+        entries = container._header(file, within.stat().st_size)[1]
+    assert entries["own/2"].numel == int(learner.ledger.owned_by(2, 2).sum())
+
+
+def test_the_last_two_checkpoints_stay_and_what_they_need(tmp_path: Path) -> None:
+    stopped(tmp_path, 8, "afaf", **{"run.checkpoint": 0})  # task 3, two of three epochs
+    names = [path.name.split("-", 1)[1].removesuffix(".safetensors") for path in sorted((tmp_path / "checkpoints").iterdir())]
+    assert names == ["task-1-end", "task-2-end", "task-3-phase-0-epoch-1", "task-3-phase-0-epoch-2"]
+
+
+@pytest.mark.parametrize("damage", ["newest", "both within the task", "the whole one they belong to", "all"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage: str, tmp_path: Path) -> None:
+    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings={**QUICK, "run.checkpoint": 0})
+    folder = tmp_path / "run"
+    stopped(folder, 8, "afaf", **{"run.checkpoint": 0})
+    paths = sorted((folder / "checkpoints").iterdir())
+    chosen = {"newest": paths[3:], "both within the task": paths[2:], "the whole one they belong to": paths[1:2], "all": paths}[damage]
+    for path in chosen:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.write_bytes(data)
+    told = StopAfter(Stop(), 0)
+    resume(folder, stream=stream(), listener=told)
+    assert len(told.warnings) == (3 if damage == "the whole one they belong to" else len(chosen))
+    assert all("damaged" in warning for warning in told.warnings)
+    assert found(folder) | {"passed over": []} == found(tmp_path / "whole")
+    assert len(found(folder)["passed over"]) == len(told.warnings)
+    names = [path.name for path in sorted((folder / "checkpoints").iterdir())]
+    assert not {path.name for path in chosen} & set(names) or damage == "all"
+
+
+def test_a_checkpoint_of_a_newer_afaf_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    stopped(tmp_path, 2)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    contents = container.read_file(path, lambda about, entries: None)
+    parts, _ = container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"})
+    path.write_bytes(b"".join(parts))
+    before = path.read_bytes()
+    with pytest.raises(RunError, match=r"afaf 9\.0 in format 9.*update afaf"):
+        resume(tmp_path, stream=stream())
+    assert path.read_bytes() == before
+
+
+def test_an_interval_is_kept_to(tmp_path: Path) -> None:
+    """Without an interval checkpoints are taken at ends of tasks only; nothing is written without a folder."""
+    settings = {**QUICK, "run.checkpoint": "none"}
+    run(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=settings)
+    names = [path.name for path in sorted((tmp_path / "run" / "checkpoints").iterdir())]
+    assert names == ["000002-task-2-end.safetensors", "000003-task-3-end.safetensors"]
+    with pytest.raises(ConfigError, match=r"run\.checkpoint"):
+        run(stream(), "finetune", settings={"run.checkpoint": -1.0})
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(StoppedError) as error:
+        run(stream(), "finetune", device="cpu", settings=QUICK, stop=stop)
+    assert error.value.exit_code == 130
+
+
+def test_a_finished_run_tells_its_results(tmp_path: Path) -> None:
+    results = run(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK)
+    before = found(tmp_path / "run")
+    again = resume(tmp_path / "run")
+    assert again.to_dict() == json.loads(json.dumps(results.to_dict()))
+    assert found(tmp_path / "run") == before
+
+
+class Another(Finetune):
+    name = "another"
+
+
+def test_what_has_no_name_is_needed_again(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", 2, Another)
+    with pytest.raises(ConfigError, match="unknown method 'another'"):
+        resume(tmp_path / "run", stream=stream())
+    with pytest.raises(RunError, match="stream=") as error:
+        resume(tmp_path / "run", method=Another)
+    assert "small" in str(error.value)
+    results = resume(tmp_path / "run", stream=stream(), method=Another)
+    assert results.method == "another"
+
+
+def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", 2)
+    with pytest.raises(RunError, match="data is not what the run began with"):
+        resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=12))
+    with pytest.raises(RunError, match="labels or images have changed"):
+        resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=8, seed=1))
+    with pytest.raises(ConfigError, match=r"run\.checkpoint and run\.chunk"):
+        resume(tmp_path / "run", stream=stream(), settings={"learn.epochs": 9})
+    assert resume(tmp_path / "run", stream=stream(), settings={"run.chunk": 1, "run.checkpoint": 0.5}).acc is not None
+
+
+def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    data = small_stream([2, 2])
+    images = np.concatenate([np.concatenate([task.train.images, task.test.images]) for task in data])
+    labels = np.concatenate([np.concatenate([task.train.labels, task.test.labels]) for task in data])
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    monkeypatch.chdir(tmp_path)
+    stop = Stop()
+    settings = {**QUICK, "stream.classes_per_task": 2}
+    with pytest.raises(StoppedError):
+        run("npz:mine.npz", "finetune", device="cpu", out="run", settings=settings, stop=stop, listener=StopAfter(stop, 2))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert resume(tmp_path / "run").acc is not None
+    (tmp_path / "mine.npz").unlink()
+    with pytest.raises(DataError, match="mine"):
+        resume(tmp_path / "copy")
+    assert afaf.resume is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["afaf", "spacenet", "packnet", "ewc", "lwf", "ridge"])
+@pytest.mark.parametrize("engine", ["graphed", "compact", "eager"])
+def test_on_a_gpu_too_it_ends_with_the_same_bits(method: str, engine: str, tmp_path: Path) -> None:
+    settings = {**QUICK, **CONV, "run.engine": engine} | ({"method.share": 30.0} if method == "packnet" else {})
+    run(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings)
+    for epochs in (2, 5) if method != "ridge" else (2,):
+        stop, folder = Stop(), tmp_path / str(epochs)
+        with pytest.raises(StoppedError):
+            run(stream(), method, device="cuda", out=folder, settings=settings, stop=stop, listener=StopAfter(stop, epochs))
+        resume(folder, stream=stream())
+        assert found(folder) == found(tmp_path / "whole")

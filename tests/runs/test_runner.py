@@ -1,0 +1,198 @@
+"""Whole runs on digits: what is returned, what is left in the folder, what is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import afaf
+from afaf.errors import CapacityError, ConfigError, DeviceError, DivergedError, RunError
+from afaf.model.file import Model
+from afaf.subnets.allocate import CapacityWarning
+from conftest import small_stream
+
+QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
+
+
+@pytest.mark.parametrize("method", ["afaf", "spacenet", "finetune", "joint"])
+def test_a_run_is_what_was_predicted_and_can_be_repeated(method: str, tmp_path: Path) -> None:
+    results = afaf.run("split-digits", method, settings=QUICK, device="cpu", out=tmp_path / "run")
+    assert results.params == afaf.costs("split-digits", method, settings=QUICK).params
+    assert [len(row) for row in results.R] == [1, 2, 3, 4, 5]
+    for row, known in zip(results.R[-1], results.R_task_il[-1], strict=True):
+        assert row is not None
+        assert known is not None
+        assert 0 <= row <= known <= 100
+    assert np.sum(results.confusion) == sum(len(task.test) for task in afaf.open_stream("split-digits"))
+    again = afaf.run("split-digits", method, settings=QUICK, device="cpu")
+    assert (again.R, again.R_task_il, again.confusion) == (results.R, results.R_task_il, results.confusion)
+    if method == "joint":
+        assert (results.bwt, results.la) == (None, None)
+        assert all(value is None for row in results.R[:-1] for value in row)
+    else:
+        assert all(value is not None for row in results.R for value in row)
+
+
+def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: Path) -> None:
+    results = afaf.run("split-digits", "afaf", settings=QUICK, device="cpu", seed=3, out=tmp_path / "run")
+    folder = tmp_path / "run"
+    assert {p.name for p in folder.iterdir()} == {
+        "config.json",
+        "log.jsonl",
+        "results.json",
+        "model.safetensors",
+        "ledger.png",
+        "r-matrix.png",
+    }
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [entry["event"] for entry in log] == (["epoch"] * 2 + ["task"]) * 5
+    stored = json.loads((folder / "results.json").read_text())
+    assert stored["R"] == results.R
+    assert stored["acc"] == results.acc
+    config = json.loads((folder / "config.json").read_text())
+    assert config["config"]["learn"]["epochs"] == 2
+    model = Model.load(folder / "model.safetensors")
+    assert model.class_names == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"], ["8", "9"]]
+    right = 0
+    stream = afaf.open_stream("split-digits")
+    from afaf.learning.feed import Feed
+
+    for task in stream:
+        x, labels = Feed([(task.test, task.preparation)]).batch(torch.arange(len(task.test)))
+        right += int((model.learner.network(x).argmax(1) == labels).sum())
+    assert right == np.trace(np.array(results.confusion))
+    repeated = afaf.run("split-digits", "afaf", device="cpu", seed=3, config=folder / "config.json")
+    assert repeated.R == results.R
+
+
+def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
+    """Weights, ledger, records and the network as it stood after each task survive the file."""
+    from afaf.learning.feed import Feed
+    from afaf.methods.base import Lesson
+    from afaf.network.net import Network
+    from afaf.runs.runner import set_up
+    from worlds import probe
+
+    stream = small_stream([2, 1, 2])
+    setup = set_up(
+        stream.outline,
+        "afaf",
+        {"learn": {"epochs": 2}, "network": {"name": "small-cnn", "norm": "batch"}, "sparse": {"alloc": 20, "density": 20}},
+    )
+    learner = afaf.model.file.Learner.fresh(Network(setup.spec, 1))
+    for task in stream:
+        lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)]))
+        learner.begin(task.number, task.classes)
+        setup.method.start(learner, lesson, 0)
+        afaf.engine.eager.EagerEngine().learn(learner, setup.method.plan(learner, lesson, 0), lesson.feed)
+        setup.method.finish(learner, lesson)
+        learner.end(task.number)
+    path = tmp_path / "m.safetensors"
+    Model(learner, "afaf", [list(t.class_names) for t in stream], [t.preparation for t in stream]).save(path)
+    back = Model.load(path).learner
+    x = probe(setup.spec)
+    assert torch.equal(back.network(x), learner.network(x))
+    for l in range(1, setup.spec.L):
+        assert torch.equal(back.network.weight(l), learner.network.weight(l))
+        assert torch.equal(back.ledger.owner(l), learner.ledger.owner(l))
+    assert all(torch.equal(a, b) for a, b in zip(back.ledger.fixings, learner.ledger.fixings, strict=True))
+    for task_number in (1, 2, 3):
+        assert torch.equal(back.network.as_of(task_number, back.ledger)(x), learner.network.as_of(task_number, learner.ledger)(x))
+        ours, theirs = learner.ledger.record_of(task_number), back.ledger.record_of(task_number)
+        assert ours is not None
+        assert theirs is not None
+        for l in range(ours.l_reuse, setup.spec.L):
+            assert torch.equal(ours.sources(l), theirs.sources(l))
+            assert torch.equal(ours.targets(l), theirs.targets(l))
+
+
+def test_reserved_and_grown_outputs_differ_only_where_the_loss_sees_them() -> None:
+    """With the loss over the classes seen so far, rows that are not there yet cannot matter."""
+    settings = {**QUICK, "method.loss_over": "seen"}
+    reserved = afaf.run("split-digits", "afaf", settings=settings, device="cpu")
+    grown = afaf.run("split-digits", "afaf", settings={**settings, "network.outputs": "grown"}, device="cpu")
+    assert np.allclose(np.array(reserved.R[-1], float), np.array(grown.R[-1], float), atol=2.0)
+    assert grown.params == reserved.params
+
+
+def test_a_stream_of_ones_own_with_unequal_tasks() -> None:
+    stream = small_stream([3, 1, 2], channels=3, side=12)
+    results = afaf.run(stream, "afaf", settings={"learn.epochs": 2}, device="cpu")
+    assert [len(row) for row in results.R] == [1, 2, 3]
+    frame = results.to_pandas()
+    assert len(frame) == 6
+    assert set(frame.columns) >= {"after_task", "task", "class_il", "task_il", "seed"}
+
+
+def test_judged_on_validation_images(tmp_path: Path) -> None:
+    settings = {**QUICK, "run.validation": 0.2, "run.evaluate_on": "validation"}
+    results = afaf.run("split-digits", "finetune", settings=settings, device="cpu")
+    expected = sum(len(task.validation) for task in afaf.open_stream("split-digits").with_validation(0.2) if task.validation is not None)
+    assert np.sum(results.confusion) == expected
+
+
+def test_fewer_free_neurons_than_asked_is_a_warning() -> None:
+    settings = {**QUICK, "sparse.alloc.fc": 60, "sparse.fixed.fc": 20, "sparse.density.W_1": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CapacityWarning)
+        results = afaf.run("split-digits", "spacenet", settings=settings, device="cpu")
+    assert any("free neurons" in message for message in results.warnings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"method": "afav"}, ConfigError, "did you mean 'afaf'"),
+        ({"stream": "split-digit"}, ConfigError, "did you mean 'split-digits'"),
+        ({"device": "cuda:99"}, DeviceError, "not there"),
+        ({"device": "nonsense"}, DeviceError, "is not a device"),
+        ({"settings": {"learn.epoch": 1}}, ConfigError, "did you mean"),
+        ({"settings": {"sparse.alloc.output": 60}}, CapacityError, "does not fit"),
+        ({"settings": {"network.name": "alexnet"}}, ConfigError, "do not fit"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(arguments: dict, error: type[Exception], message: str, tmp_path: Path) -> None:
+    call = {"stream": "split-digits", "method": "afaf", "device": "cpu", "out": tmp_path / "run", **arguments}
+    with pytest.raises(error, match=message):
+        afaf.run(**call)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(RunError, match="already holds a run"):
+        afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_pairs_that_run_out_are_named() -> None:
+    """Before anything is learned where it is certain, before the task is learned where it depends on what was drawn."""
+    certain = {**QUICK, "sparse.density.W_1": 100, "sparse.alloc.fc": 100, "sparse.fixed.fc": 0}
+    with pytest.raises(
+        CapacityError, match=r"task 2 .*W_1 \(input to dense 1\) is certain to have at most 0 .* lower sparse\.density for W_1"
+    ):
+        afaf.costs("split-digits", "spacenet", settings=certain)
+    drawn = {**QUICK, "sparse.density.W_1": 60, "sparse.alloc.fc": 50, "sparse.fixed.fc": 0, "method.loss_over": "all"}
+    stream = afaf.open_stream("split-digits")[:3]
+    with pytest.raises(
+        CapacityError, match=r"task 3 .*W_1 \(input to dense 1\) has \d+ unowned pairs left .* lower sparse\.density for W_1"
+    ):
+        afaf.run(stream, "spacenet", settings=drawn, device="cpu")
+
+
+def test_a_diverging_loss_stops_the_run_with_the_step() -> None:
+    with pytest.raises(DivergedError, match=r"not finite in task 1, epoch \d+, step \d+: lower learn\.lr"):
+        afaf.run("split-digits", "finetune", settings={**QUICK, "learn.lr": 1e20}, device="cpu")
+
+
+@pytest.mark.slow
+def test_afaf_remembers_two_and_a_half_times_as_much_as_fine_tuning() -> None:
+    """Mean of three seeds, the preset as it is."""
+    means = {m: np.mean([afaf.run("split-digits", m, seed=s, device="cpu").acc for s in range(3)]) for m in ("afaf", "finetune")}
+    assert means["afaf"] >= 2.5 * means["finetune"]
