@@ -48,6 +48,8 @@ def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: P
         "model.safetensors",
         "ledger.png",
         "r-matrix.png",
+        "checkpoints",
+        ".lock",
     }
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [entry["event"] for entry in log] == (["epoch"] * 2 + ["task"]) * 5
@@ -165,10 +167,10 @@ def test_bad_input_leaves_nothing_behind(arguments: dict, error: type[Exception]
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(RunError, match="already holds a run"):
         afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_pairs_that_run_out_are_named() -> None:
