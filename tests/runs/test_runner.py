@@ -168,7 +168,7 @@ def test_bad_input_leaves_nothing_behind(arguments: dict, error: type[Exception]
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(RunError, match="already holds a run"):
+    with pytest.raises(RunError, match="already holds a finished run"):
         afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"} == before
 
