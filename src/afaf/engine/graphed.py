@@ -8,7 +8,9 @@ are the compact engine's up to the precision chosen. Kernels are chosen without 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,7 +64,10 @@ class GraphedEngine:
                 scatter(stage.work, kept, learner)
                 return report
 
-            learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+            try:
+                learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+            finally:
+                stage.close()
 
 
 class Stage:
@@ -90,6 +95,12 @@ class Stage:
         self.chunk: Chunk | None = None
         self.ahead = Ahead(self)
         self.replays: dict[tuple[int, int], Callable[[], None]] = {}
+
+    def close(self) -> None:
+        """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
+        self.replays.clear()
+        self.ahead.close()
+        self.chunk = None
 
     def cast_shadows(self) -> None:
         if isinstance(self.work, Shadowed):
@@ -170,7 +181,7 @@ class Stage:
                 tensor.copy_(value)
         current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with no_garbage_collected(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for _ in range(steps):
                 self._step(size)
         return graph.replay
@@ -197,30 +208,45 @@ class Stage:
         self.cursor += self.advance[size]
 
 
+@contextlib.contextmanager
+def no_garbage_collected() -> Iterator[None]:
+    """Should the collector find an old graph while a new one is captured, freeing the one would spoil the other."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 class Ahead:
     """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
 
     def __init__(self, stage: Stage):
-        self.stage = stage
+        self.lay_out, self.device = stage.lay_out, stage.device
         self.stream = lane("ahead", stage.device) if stage.device.type == "cuda" else None
         self.begun: tuple[Moment, int, Chunk] | None = None
 
     def mark(self) -> None:
         """From here on the next chunk may be laid out: the memory of the one before is free again."""
         if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream(self.stage.device))
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def begin(self, moment: Moment, number: int) -> None:
         if self.stream is None:
             return
         with torch.cuda.stream(self.stream):
-            self.begun = moment, number, self.stage.lay_out(moment, number)
+            self.begun = moment, number, self.lay_out(moment, number)
+
+    def close(self) -> None:
+        self.begun = None
 
     def chunk(self, moment: Moment, number: int) -> Chunk:
         """The chunk asked for, whether it was begun or not."""
         if self.stream is None or self.begun is None or self.begun[:2] != (moment, number):
-            return self.stage.lay_out(moment, number)
-        torch.cuda.current_stream(self.stage.device).wait_stream(self.stream)
+            return self.lay_out(moment, number)
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
         chunk, self.begun = self.begun[2], None
         return chunk
 
