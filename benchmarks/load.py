@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from afaf.runs.provenance import commit
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.streams.sources import data_folder
-from benchmarks.provenance import commit
 
 GOAL_SECONDS, GOAL_RATIO = 2.0, 1.3
 

@@ -33,6 +33,28 @@ def epochs(data: dict[str, Any]) -> str:
     return "| an epoch of | over an epoch of dense fine-tuning |\n|---|---|\n" + rows
 
 
+def growth(data: dict[str, Any]) -> str:
+    """Seconds per task for streams of several lengths."""
+    head = "| tasks | s per reusing task, median | first reusing tasks | last tasks | evaluation after the last, s | peak GB |\n"
+    rows = [[row["median"], row["first"], row["last"], row["judging"][-1], row["peak_bytes"] / 1e9] for row in data["rows"]]
+    lines = [
+        f"| {row['tasks']} | " + " | ".join(number(value, 2) for value in cells) + " |\n"
+        for row, cells in zip(data["rows"], rows, strict=True)
+    ]
+    return head + "|---" * 6 + "|\n" + "".join(lines)
+
+
+def checkpoints(data: dict[str, Any]) -> str:
+    """A run with checkpoints over the same without."""
+    keys = [key for key in data["rows"][0] if not isinstance(data["rows"][0][key], list)]
+    head = "| " + " | ".join(keys) + " |\n" + "|---" * len(keys) + "|\n"
+    return head + "".join("| " + " | ".join(str(row[key]) for key in keys) + " |\n" for row in data["rows"])
+
+
+def about(data: dict[str, Any]) -> str:
+    return f"{data['device']}, torch {data['torch']}, commit {data['commit']}"
+
+
 def main() -> None:
     loaded = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     runs = [(name, data) for name, data in loaded.items() if data["rows"] and "engine" in data["rows"][0]]
@@ -44,6 +66,15 @@ def main() -> None:
         step = loaded["step"]
         where = f"2 cores, torch {step['torch']}, commit {step['commit']}"
         parts += [f"\n## On a CPU\n\n`python -m benchmarks.step`, {where}.\n\n", epochs(step)]
+    for name in ("checkpoint", "h200-checkpoint"):
+        if name in loaded:
+            parts += [
+                "\n## What checkpoints cost\n\n",
+                f"`python -m benchmarks.checkpoint`, {about(loaded[name])}.\n\n",
+                checkpoints(loaded[name]),
+            ]
+    if "growth" in loaded:
+        parts += ["\n## As tasks pile up\n\n", f"`python -m benchmarks.growth`, {about(loaded['growth'])}.\n\n", growth(loaded["growth"])]
     before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
     PAGE.write_text(before + MARK + "\n\n" + "\n".join([parts[0], parts[1]]) + "\n" + "".join(parts[2:]), encoding="utf-8")
 

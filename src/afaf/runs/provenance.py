@@ -11,11 +11,17 @@ import torch
 
 from afaf.version import __version__
 
-SOURCES = ("src", "experiments")  # what a number depends on: results that are being written do not make a tree a changed one
+SOURCES = (
+    "src",
+    "experiments",
+    "benchmarks/*.py",
+)  # results being written do not make a tree a changed one
 
 
 def commit() -> str:
-    """The commit this package runs from, marked when its sources had changes; outside a checkout what AFAF_COMMIT says."""
+    """The commit this package runs from, marked when its sources had changes; AFAF_COMMIT overrides it, for copies of a tree."""
+    if "AFAF_COMMIT" in os.environ:
+        return os.environ["AFAF_COMMIT"]
     here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
@@ -27,9 +33,9 @@ def commit() -> str:
         tracked = git("ls-files", "--", str(Path(__file__).resolve()))
         changed = git("-C", top, "status", "--porcelain", "--", *SOURCES)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("AFAF_COMMIT", "unknown")
+        return "unknown"
     if not tracked:  # installed into some other project's checkout
-        return os.environ.get("AFAF_COMMIT", "unknown")
+        return "unknown"
     return head + (" with changes" if changed else "")
 
 
