@@ -57,6 +57,7 @@ def run(
     seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; what is there is not repeated.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of products on a GPU: fp32, tf32 (the default) or bf16; run.precision.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     set_: SetOption = [],
     config: ConfigOption = None,
@@ -68,7 +69,7 @@ def run(
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
     if resume is not None:
-        if stream or method or seed is not None or seeds is not None or out or config:
+        if stream or method or seed is not None or seeds is not None or out or config or precision:
             raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
         _resume(resume, device, set_, data, json_)
         return
@@ -81,12 +82,13 @@ def run(
     from afaf.runs.folder import RunFolder
     from afaf.runs.results import Summary
 
+    settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
     numbers = list(range(seeds)) if seeds is not None else [seed or 0]
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
     if seeds is None:
         RunFolder.refuse_taken(folders[0])
     several = seeds is not None  # then what is there already is not repeated
-    jobs = [Job(stream, method, number, set_, config, folder, resume=several) for number, folder in zip(numbers, folders, strict=True)]
+    jobs = [Job(stream, method, number, settings, config, folder, resume=several) for number, folder in zip(numbers, folders, strict=True)]
     again = "all seeds: the same command again goes on with what is missing" if several else ""
     with stopping(again) as stop, ProgressDisplay(stderr) as display:
         results = learn_all(jobs, device or "auto", data, display, stop, tensorboard=tensorboard)
