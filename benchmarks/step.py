@@ -3,8 +3,9 @@
     python -m benchmarks.step [--images 320] [--device auto]
 
 The paper's network at split-CIFAR10's sizes, on random images: a task without reuse (the first and the second), a reusing task, a
-reusing task without augmentation (the trunk's features computed once), and the same reusing task on the eager engine. Prints a table
-and writes JSON with device and commit; the ratios are the result, not the seconds.
+reusing task without augmentation (the trunk's features computed once), and the same reusing task on the eager engine. One more epoch
+is taken apart, each part on its own: what runs ahead of the steps, the steps, drop and grow. Prints a table and writes JSON with device
+and commit; the ratios are the result, not the seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.engine import CompactEngine, EagerEngine, Engine, find_engine
+from afaf.engine.compact import Trunk
+from afaf.engine.report import EpochReport
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
 from afaf.methods.base import Lesson
@@ -31,7 +36,7 @@ from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Preparation, Split
 from benchmarks.provenance import write_results
 
-EPOCHS = 3  # the median of their times is taken
+EPOCHS = 4  # the median of the times of all but the last is taken; the last is taken apart, which makes it wait
 
 
 def random_feed(task: int, images: int, augment: bool, device: torch.device) -> Feed:
@@ -42,28 +47,77 @@ def random_feed(task: int, images: int, augment: bool, device: torch.device) -> 
     return Feed([(Split(pixels, labels), preparation)], device)
 
 
-def seconds_per_epoch(learner: Learner, setup: Setup, task: int, feed: Feed, engine: Engine) -> float:
-    """Learn a task for a few epochs and consolidate it; the median time of an epoch, rewiring included."""
+@dataclass
+class Epoch:
+    """Seconds of an epoch, and of its parts: what runs ahead of the steps (images, trunk), the steps, drop and grow."""
+
+    seconds: float
+    ahead: float
+    rewiring: float
+    whole: float  # of the epoch that was taken apart
+    steps: int
+
+    @property
+    def step_microseconds(self) -> float:
+        return (self.whole - self.ahead - self.rewiring) / self.steps * 1e6
+
+
+class Apart:
+    """Takes the time of a part while it is switched on; a GPU is waited for, before and after."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.on, self.seconds = device, False, 0.0
+
+    def now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def timed(self, part: Callable[..., Any]) -> Callable[..., Any]:
+        def taken_apart(*arguments: Any) -> Any:
+            if not self.on:
+                return part(*arguments)
+            started = self.now()
+            result = part(*arguments)
+            self.seconds += self.now() - started
+            return result
+
+        return taken_apart
+
+
+def measure_epoch(learner: Learner, setup: Setup, task: int, feed: Feed, engine: Engine) -> Epoch:
+    """Learn a task for a few epochs and consolidate it."""
     lesson = Lesson(task, (2 * task - 2, 2 * task - 1), feed)
     learner.begin(task, lesson.classes)
     setup.method.start(learner, lesson, 0)
-    times = [time.perf_counter()]
+    plan = setup.method.plan(learner, lesson, 0)
+    ahead, rewiring = Apart(feed.device), Apart(feed.device)
+    plan.epochs += plan.rewire is not None  # after the last epoch nothing is rewired
+    if plan.rewire is not None:
+        plan.rewire = rewiring.timed(plan.rewire)
+    times = [ahead.now()]
 
-    def mark(_: Any) -> None:
-        if feed.device.type == "cuda":
-            torch.cuda.synchronize(feed.device)
-        times.append(time.perf_counter())
+    def mark(report: EpochReport) -> None:
+        times.append(ahead.now())
+        ahead.on = rewiring.on = report.epoch == EPOCHS - 2
 
-    engine.learn(learner, setup.method.plan(learner, lesson, 0), feed, mark)
+    features = Trunk.features
+    Trunk.features = ahead.timed(features)  # type: ignore[method-assign]
+    try:
+        engine.learn(learner, plan, feed, mark)
+    finally:
+        Trunk.features = features  # type: ignore[method-assign]
     setup.method.finish(learner, lesson)
     learner.end(task)
-    return float(np.median(np.diff(times)))
+    spent = np.diff(times)[:EPOCHS]
+    return Epoch(float(np.median(spent[:-1])), ahead.seconds, rewiring.seconds, float(spent[-1]), -(-len(feed) // plan.batch_size))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=320)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="tf32")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/step.json"))
     options = parser.parse_args()
     device = find_device(options.device)
@@ -74,22 +128,34 @@ def main() -> None:
     def feed(task: int, augment: bool = True) -> Feed:
         return random_feed(task, options.images, augment, device)
 
-    fast = find_engine("auto", device)
+    fast = find_engine("auto", device, options.precision)
     baseline = Learner.fresh(Network(dense.spec, 0, device))
-    seconds = {"dense fine-tuning": seconds_per_epoch(baseline, dense, 1, feed(1), fast)}
+    found = {"dense fine-tuning": measure_epoch(baseline, dense, 1, feed(1), fast)}
     learner = Learner.fresh(Network(sparse.spec, 0, device))
-    seconds["task 1, no reuse"] = seconds_per_epoch(learner, sparse, 1, feed(1), fast)
-    seconds["task 2, no reuse"] = seconds_per_epoch(learner, sparse, 2, feed(2), fast)
+    found["task 1, no reuse"] = measure_epoch(learner, sparse, 1, feed(1), fast)
+    found["task 2, no reuse"] = measure_epoch(learner, sparse, 2, feed(2), fast)
     before = copy.deepcopy(learner)
-    seconds["task 3, reusing"] = seconds_per_epoch(learner, sparse, 3, feed(3), fast)
-    seconds["task 3, reusing, not augmented"] = seconds_per_epoch(copy.deepcopy(before), sparse, 3, feed(3, False), CompactEngine())
-    seconds["task 3, reusing, eager engine"] = seconds_per_epoch(before, sparse, 3, feed(3), EagerEngine())
-    rows = [{"what": name, "seconds": value, "over_dense": value / seconds["dense fine-tuning"]} for name, value in seconds.items()]
-    shown = Table("an epoch of", "seconds", "over dense", title=f"{fast.name} engine, {device_name(device)}, {options.images} images")
+    found["task 3, reusing"] = measure_epoch(learner, sparse, 3, feed(3), fast)
+    found["task 3, reusing, not augmented"] = measure_epoch(copy.deepcopy(before), sparse, 3, feed(3, False), CompactEngine())
+    found["task 3, reusing, eager engine"] = measure_epoch(before, sparse, 3, feed(3), EagerEngine())
+    dense_seconds = found["dense fine-tuning"].seconds
+    rows = [
+        {"what": name, "over_dense": epoch.seconds / dense_seconds, "step_microseconds": epoch.step_microseconds, **asdict(epoch)}
+        for name, epoch in found.items()
+    ]
+    title = f"{fast.name} engine, {device_name(device)}, {options.images} images"
+    shown = Table("an epoch of", "seconds", "over dense", "µs a step", "ahead, s", "drop and grow, s", title=title)
     for row in rows:
-        shown.add_row(str(row["what"]), f"{row['seconds']:.3f}", f"{row['over_dense']:.3f}")
+        shown.add_row(
+            str(row["what"]),
+            f"{row['seconds']:.3f}",
+            f"{row['over_dense']:.3f}",
+            f"{row['step_microseconds']:.0f}",
+            f"{row['ahead']:.3f}",
+            f"{row['rewiring']:.3f}",
+        )
     Console().print(shown)
-    ratio = seconds["task 3, reusing, eager engine"] / seconds["task 3, reusing"]
+    ratio = found["task 3, reusing, eager engine"].seconds / found["task 3, reusing"].seconds
     print(f"eager over {fast.name}, same reusing task: {ratio:.2f}")
     write_results(options.out, rows, device)
 
