@@ -38,7 +38,7 @@ from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 
-STEPS_AT_ONCE = 8  # in a graph: between two graphs the device waits
+STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
 
 
 class GraphedEngine:
@@ -94,6 +94,7 @@ class Stage:
         self.moment = Moment(0, work.plan.task)
         self.chunk: Chunk | None = None
         self.ahead = Ahead(self)
+        self.tried: set[int] = set()
         self.replays: dict[tuple[int, int], Callable[[], None]] = {}
 
     def close(self) -> None:
@@ -166,25 +167,37 @@ class Stage:
         self.replays[size, steps]()
 
     def _capture(self, size: int, steps: int) -> Callable[[], None]:
-        """The graph of some steps of this size; trying a step first and capturing leave no trace in the numbers."""
+        """The graph of some steps of this size; trying a step first and capturing leave no trace in the numbers.
+
+        Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back.
+        """
+        current = torch.cuda.current_stream(self.device)
+        by_default = current == torch.cuda.default_stream(self.device)
+        stream = lane("capture", self.device) if by_default else current  # on the default one nothing can be captured
+        graph = torch.cuda.CUDAGraph()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream), no_garbage_collected():
+            if size not in self.tried:
+                self._try(size)
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for _ in range(steps):
+                    self._step(size)
+            finally:
+                graph.capture_end()
+        current.wait_stream(stream)
+        return graph.replay
+
+    def _try(self, size: int) -> None:
+        """A step before the first capture, so that libraries allocate what they need; its traces are wiped out."""
         state = [*_tensors(self.work), self.cursor]
         if isinstance(self.work, Shadowed):
             state += [*self.work.shadows, *self.work.history.values()]
         saved = [tensor.clone() for tensor in state]
-        current = torch.cuda.current_stream(self.device)
-        by_default = current == torch.cuda.default_stream(self.device)
-        stream = lane("capture", self.device) if by_default else current  # on the default one nothing can be captured
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            self._step(size)  # libraries allocate what they need
-            for tensor, value in zip(state, saved, strict=True):
-                tensor.copy_(value)
-        current.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with no_garbage_collected(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            for _ in range(steps):
-                self._step(size)
-        return graph.replay
+        self._step(size)
+        for tensor, value in zip(state, saved, strict=True):
+            tensor.copy_(value)
+        self.tried.add(size)
 
     def _step(self, size: int) -> None:
         chunk, work = self.chunk, self.work
