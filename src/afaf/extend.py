@@ -7,7 +7,7 @@ from afaf.learning.learner import Learner
 from afaf.learning.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
 from afaf.learning.named import everything, find, keep, protected
 from afaf.learning.plan import LearningPlan, Loss, Step
-from afaf.learning.quadratic import proximal_step, quadratic_penalty
+from afaf.learning.quadratic import ProximalStep, QuadraticPenalty
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, rows_of
@@ -61,6 +61,8 @@ __all__ = [
     "PenaltyOptions",
     "Predictor",
     "Preparation",
+    "ProximalStep",
+    "QuadraticPenalty",
     "Request",
     "Results",
     "Settings",
@@ -82,8 +84,6 @@ __all__ = [
     "keep",
     "outputs_in_loss",
     "protected",
-    "proximal_step",
-    "quadratic_penalty",
     "rows_of",
     "total",
 ]

@@ -19,7 +19,9 @@ from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge
 from afaf.engine.lanes import Beside
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
 from afaf.learning.feed import Moment
-from afaf.learning.losses import CrossEntropy
+from afaf.learning.losses import CrossEntropy, Total
+from afaf.learning.plan import LearningPlan
+from afaf.learning.quadratic import Springs
 from afaf.network.forward import Norm, Observer, Parameters, Training, forward
 from afaf.network.spec import Connections, Operation
 
@@ -220,6 +222,7 @@ class Shadowed(Workspace):
         here.parameters = Parameters([_by_block(w) for w in work.parameters.weights], work.parameters.biases, work.parameters.norms)
         here.importance.connections = [_by_block(c) for c in work.importance.connections]
         here.moving = {l: _by_block(mask) for l, mask in work.moving.items()}
+        here.plan = _laid_out(work.plan)
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
         here.shadows = [w.permute(0, 2, 1).to(dtype, copy=True) for w in here.parameters.weights]
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
@@ -338,6 +341,17 @@ class Shadowed(Workspace):
         for l, history in self.history.items():
             self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
             history.zero_()
+
+
+def _laid_out(plan: LearningPlan) -> LearningPlan:
+    """The plan with its springs in the layout of the weights."""
+
+    def lay(part: Any) -> Any:
+        if isinstance(part, Total):
+            return Total(tuple(lay(term) for term in part.terms))
+        return part.laid_out(_by_block) if isinstance(part, Springs) else part
+
+    return replace(plan, loss=lay(plan.loss), after_step=lay(plan.after_step))
 
 
 def _by_block(tensor: Tensor) -> Tensor:

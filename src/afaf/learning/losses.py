@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -35,13 +36,19 @@ class CrossEntropy:
         return F.cross_entropy(step.logits[:, self.columns], self.place[step.labels])
 
 
-def total(*terms: Loss) -> Loss:
+@dataclass(frozen=True)
+class Total:
     """The sum of several losses."""
 
-    def loss(step: Step) -> Tensor:
-        return torch.stack([term(step) for term in terms]).sum()
+    terms: tuple[Loss, ...]
 
-    return loss if len(terms) > 1 else terms[0]
+    def __call__(self, step: Step) -> Tensor:
+        return torch.stack([term(step) for term in self.terms]).sum()
+
+
+def total(*terms: Loss) -> Loss:
+    """The sum of several losses; one alone stays what it is."""
+    return Total(terms) if len(terms) > 1 else terms[0]
 
 
 def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, outputs: tuple[int, ...], temperature: float) -> Loss:

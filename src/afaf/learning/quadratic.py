@@ -6,39 +6,55 @@ As a term of the loss, or, since a stiff spring makes plain SGD overshoot, as a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from afaf.learning.named import Named, protected
-from afaf.learning.plan import Loss, Step
+from afaf.learning.plan import Step
 from afaf.network.forward import Parameters
 
 Term = tuple[Named, Named]  # importance and anchor of each protected parameter
 
 
-def quadratic_penalty(strength: float, importance: Named, anchor: Named) -> Loss:
-    """strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
+@dataclass(frozen=True)
+class Springs:
+    """How strong, how stiff each (`importance`), and where they are fastened (`anchor`)."""
 
-    def loss(step: Step) -> Tensor:
+    strength: float
+    importance: Named
+    anchor: Named
+
+    def laid_out(self, lay_out: Callable[[Tensor], Tensor]) -> Self:
+        """The same springs with the tensors of weights laid out in memory as an engine has its own: then one passes over them in order."""
+
+        def weights(named: Named) -> Named:
+            return {name: lay_out(tensor) if name.startswith("weight/") else tensor for name, tensor in named.items()}
+
+        return replace(self, importance=weights(self.importance), anchor=weights(self.anchor))
+
+
+class QuadraticPenalty(Springs):
+    """A loss: strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
+
+    def __call__(self, step: Step) -> Tensor:
         held = protected(step.parameters)
-        return strength / 2 * torch.stack([(importance[name] * (held[name] - anchor[name]).square()).sum() for name in importance]).sum()
+        terms = [(self.importance[name] * (held[name] - self.anchor[name]).square()).sum() for name in self.importance]
+        return self.strength / 2 * torch.stack(terms).sum()
 
-    return loss
 
-
-def proximal_step(strength: float, importance: Named, anchor: Named) -> Callable[[Parameters, float], None]:
+class ProximalStep(Springs):
     """The same penalty, applied after each step in closed form: w <- argmin over v of (v - w)^2 / (2 lr) + penalty(v).
 
     That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.
     """
 
-    def after_step(parameters: Parameters, lr: float) -> None:
+    def __call__(self, parameters: Parameters, lr: float) -> None:
         for name, tensor in protected(parameters).items():
-            pull = lr * strength * importance[name]
-            tensor.lerp_(anchor[name], pull / (1 + pull))
-
-    return after_step
+            pull = lr * self.strength * self.importance[name]
+            tensor.lerp_(self.anchor[name], pull / (1 + pull))
 
 
 def merged(terms: Sequence[Term]) -> Term:

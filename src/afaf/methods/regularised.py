@@ -19,7 +19,7 @@ from afaf.learning.learner import Learner
 from afaf.learning.losses import total
 from afaf.learning.named import Named, find, keep, protected
 from afaf.learning.plan import LearningPlan
-from afaf.learning.quadratic import Term, merged, overshoot, proximal_step, quadratic_penalty
+from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
 from afaf.methods.base import Footprint, Lesson, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
@@ -66,10 +66,10 @@ class PenaltyMethod(StrengthMethod[P]):
             return plan
         importance, anchor = merged(terms)
         if self.options.penalty == "proximal" or (self.options.penalty == "auto" and self.options.strength == "tuned"):
-            plan.after_step = proximal_step(self.strength, importance, anchor)
+            plan.after_step = ProximalStep(self.strength, importance, anchor)
             return plan
         self._refuse_overshoot(plan, overshoot(plan.lr, self.strength, importance))
-        plan.loss = total(plan.loss, quadratic_penalty(self.strength, importance, anchor))
+        plan.loss = total(plan.loss, QuadraticPenalty(self.strength, importance, anchor))
         plan.if_diverging = f"{ADVICE}, or set method.penalty=proximal, which cannot diverge"
         return plan
 
