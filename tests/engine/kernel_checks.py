@@ -1,0 +1,117 @@
+"""The Triton kernels against the plain operations they stand for: on a GPU, or anywhere in Triton's interpreter (TRITON_INTERPRET=1).
+
+Not collected by itself, since the interpreter must be chosen before Triton is imported: `test_kernels.py` runs it.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.engine import kernels
+from afaf.engine.kernels import Court, Draw
+from afaf.randomness import keep_at
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RATE, KEY = 0.2, (12345, -777)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE)
+
+
+def some(*shape: int) -> Tensor:
+    return (random(*shape) > 0).float()
+
+
+@pytest.mark.parametrize(
+    ("shape", "pool", "drop"),
+    [((3, 4, 4, 5), True, True), ((2, 5, 7, 20), True, False), ((70, 1, 1, 33), False, True), ((2, 3, 3, 70), False, False)],
+)
+def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: bool) -> None:
+    """Bias, ReLU, dropout, pool; odd sizes, of which a pool leaves out the last row or column; neurons through which nothing passes."""
+    n, height, width, neurons = shape
+    z, bias, passes = random(*shape).requires_grad_(), random(neurons).requires_grad_(), some(neurons)
+    samples = torch.arange(7, 7 + n, dtype=torch.int32, device=DEVICE)
+    numbers = torch.arange(3, 3 + 2 * neurons, 2, dtype=torch.int32, device=DEVICE)
+    draw = Draw(torch.tensor(KEY, dtype=torch.int32, device=DEVICE), samples, numbers, RATE) if drop else None
+    expected = F.relu(z + bias).permute(0, 3, 1, 2)
+    if drop:
+        kept = keep_at(KEY, RATE, samples, numbers, height * width)
+        expected = expected * (kept.float() / (1 - RATE)).reshape(n, neurons, height, width)
+    if pool:
+        expected = F.max_pool2d(expected, 2)
+    expected = expected.permute(0, 2, 3, 1)
+    above = random(*expected.shape)
+    expected.backward(above)
+    h, winner = kernels.activate(z.detach(), bias.detach(), draw, pool)
+    scale = 1 / (1 - RATE) if drop else 1.0
+    below, parts = kernels.deactivate(above, winner if pool else h, passes, scale, pool, z.shape)
+    assert z.grad is not None
+    assert bias.grad is not None
+    assert torch.allclose(h, expected, atol=1e-6)
+    assert torch.allclose(below, z.grad * passes, atol=1e-6)
+    assert torch.allclose(kernels.add_up(parts), bias.grad * passes, atol=1e-4)
+    moved = bias.detach().clone()
+    moving = some(neurons)
+    kernels.move_bias(moved, parts, moving, 0.1)
+    assert torch.allclose(moved, bias.detach() - 0.1 * moving * bias.grad * passes, atol=1e-5)
+
+
+def test_what_is_not_a_number_is_not_lost() -> None:
+    z = torch.zeros(1, 2, 2, 3, device=DEVICE)
+    z[0, 0, 1, 2] = float("nan")
+    for pool in (True, False):
+        h, _ = kernels.activate(z, torch.zeros(3, device=DEVICE), None, pool)
+        assert bool(h.isnan().any())
+
+
+def test_patches_make_a_convolution_a_product() -> None:
+    images, weights = random(2, 3, 6, 5), random(4, 3, 3, 3)
+    matrix = kernels.patches(images, 3, torch.float32)
+    product = matrix[:, :27] @ weights.permute(0, 2, 3, 1).reshape(4, -1).t()
+    assert torch.allclose(product, F.conv2d(images, weights).permute(0, 2, 3, 1).reshape(-1, 4), atol=1e-4)
+    assert bool((matrix[:, 27:] == 0).all())
+
+
+@pytest.mark.parametrize(("block", "by_weight"), [(9, False), (1, False), (36, True), (36, False)])
+def test_update_and_importance(block: int, by_weight: bool) -> None:
+    """With a second gradient and a clipping factor; connections or single weights as units."""
+    outputs, inputs, lr, scale = 3, 20, 0.1, torch.tensor(0.5, device=DEVICE)
+    weight, gradient, more = random(outputs, block, inputs), random(outputs, block, inputs), random(block, outputs, inputs).permute(1, 0, 2)
+    moving = some(outputs, block if by_weight else 1, inputs)
+    connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
+    shadow = torch.zeros(outputs, block, inputs, dtype=torch.bfloat16, device=DEVICE)
+    moved = (gradient + more) * moving * scale
+    expected_weight, gained = weight - lr * moved, lr * moved.square()
+    expected_connections = connections + (gained if by_weight else gained.sum(1, keepdim=True))
+    expected_history = history + expected_connections
+    kernels.update(weight, shadow, gradient, more.contiguous(), moving, lr, scale, (connections, history))
+    assert torch.allclose(weight, expected_weight, atol=1e-6)
+    assert torch.allclose(shadow.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
+    assert torch.allclose(connections, expected_connections, atol=1e-5)
+    assert torch.allclose(history, expected_history, atol=1e-5)
+
+
+@pytest.mark.parametrize("counted", [10, 6])
+def test_cross_entropy_with_rows_that_rest(counted: int) -> None:
+    classes, images, rows = 10, 50, torch.tensor([4, 5], device=DEVICE)
+    z, bias, resting = random(images, 2).requires_grad_(), random(2).requires_grad_(), random(classes)
+    labels = rows[(random(images) > 0).long()]
+    in_loss = (torch.arange(classes, device=DEVICE) < counted).to(torch.int32)
+    logits = resting.repeat(images, 1).index_copy(1, rows, z + bias).masked_fill(in_loss[None] == 0, -torch.inf)
+    loss = F.cross_entropy(logits, labels)
+    loss.backward()
+    place = torch.full((classes,), -1, dtype=torch.int32, device=DEVICE)
+    place[rows] = torch.arange(2, dtype=torch.int32, device=DEVICE)
+    step = torch.tensor([1], device=DEVICE)
+    court = Court(place, in_loss, resting, step, torch.zeros(3, device=DEVICE), torch.zeros(3, dtype=torch.int32, device=DEVICE))
+    gradient, bias_gradient = kernels.judge(z.detach(), bias.detach(), labels, court)
+    assert z.grad is not None
+    assert bias.grad is not None
+    assert torch.allclose(gradient, z.grad, atol=1e-6)
+    assert torch.allclose(bias_gradient, bias.grad, atol=1e-5)
+    assert torch.allclose(court.losses[1], loss, atol=1e-5)
+    assert int(court.right[1]) == int((logits.argmax(1) == labels).sum())
