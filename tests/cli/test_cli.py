@@ -163,3 +163,9 @@ def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "finetune" in done.stdout
+
+
+def test_help_needs_no_pytorch() -> None:
+    """What a shell asks for all the time answers at once."""
+    code = "import sys, afaf.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from afaf.cli import data as module
-from afaf.cli.data import data_app, show_stream
+from afaf.cli import datasets as module
+from afaf.cli.data import data_app
+from afaf.cli.datasets import show_stream
 from afaf.errors import ConfigError
 from afaf.streams import download
 from afaf.streams.sources import SOURCES, Remote

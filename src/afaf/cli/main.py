@@ -316,7 +316,7 @@ def streams(
     from afaf.streams.benchmarks import BENCHMARKS, stream_names
 
     if name is not None:
-        from afaf.cli.data import show_stream
+        from afaf.cli.datasets import show_stream
 
         show_stream(name, data, out or Path(f"{file_name(name)}.png"))
         return

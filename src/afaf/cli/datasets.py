@@ -1,0 +1,183 @@
+"""Datasets: what is on disk, fetching it, checking it; and what a stream is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from afaf.errors import DataError
+from afaf.streams.benchmarks import BENCHMARKS, open_stream
+from afaf.streams.download import get as download_source
+from afaf.streams.sheet import save_contact_sheet
+from afaf.streams.sources import PARTS, SOURCES, Source, data_folder, find_source
+from afaf.streams.sources.stamps import inspect_anew, inspect_remembered
+from afaf.streams.sources.verify import Inspection
+from afaf.streams.tasks import Stream
+
+COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missing": "dim", "damaged": "bold red"}
+
+
+def list_datasets(data: Path | None, as_json: bool) -> None:
+    folder, console = data_folder(data), Console()
+    found = [_look(each, folder, console, anew=False, quiet=as_json) for each in _with_files()]
+    if as_json:
+        print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
+        return
+    _say(console, f"Datasets in {escape(str(folder))}")
+    console.print(_overview(found))
+
+
+def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
+    folder, console = data_folder(data), Console()
+    for each in _named(names):
+        there = _look(each, folder, console, anew=False)
+        if there.state in ("verified", "counted") and not force:
+            _say(console, f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {there.state}")
+            continue
+        with _progress(console) as report:
+            found = download_source(each, folder, report)
+        inspect_anew(each, folder)
+        counts = f"{found.total('train'):,} training and {found.total('test'):,} test images"
+        _say(console, f"[green]✓[/] {each.title}: {counts}, {found.state}, in {escape(str(folder))}")
+
+
+def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
+    folder, console = data_folder(data), Console()
+    found = [_look(each, folder, console, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
+    if as_json:
+        print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
+    else:
+        _say(console, f"Datasets in {escape(str(folder))}")
+        console.print(_overview(found))
+        for each in found:
+            if each.counts:
+                _say(console, f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
+                console.print(_per_class(each))
+    bad = [each for each in found if each.state == "damaged" or (names and each.state == "missing")]
+    if bad:
+        raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
+
+
+def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, **options: Any) -> Path:
+    """Prints a stream's tasks, with class names and counts, and saves a contact sheet; returns where."""
+    console = Console()
+    with console.status(f"Reading {escape(name)} ..."):
+        stream = open_stream(name, data=data, **options)
+    about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""
+    _say(console, f"{escape(stream.name)}{about}")
+    console.print(stream_table(stream))
+    path = out_png if out_png is not None else Path(_file_name(name))
+    save_contact_sheet(stream, path)
+    _say(console, f"Contact sheet: {escape(str(path))}")
+    return path
+
+
+def stream_table(stream: Stream) -> Table:
+    """Tasks, their classes with the number of training and test images of each, and the totals."""
+    table = Table()
+    for heading in ("task", "class", "name"):
+        table.add_column(heading, justify="left" if heading == "name" else "right")
+    table.add_column("training", justify="right")
+    table.add_column("test", justify="right")
+    for task in stream:
+        for class_id, name in zip(task.classes, task.class_names, strict=True):
+            counts = (int((split.labels == class_id).sum()) for split in (task.train, task.test))
+            table.add_row(str(task.number), str(class_id), escape(name), *(f"{count:,}" for count in counts))
+        table.add_section()
+    table.add_row("all", "", "", *(f"{sum(len(s) for s in splits):,}" for splits in _splits(stream)))
+    return table
+
+
+def _say(console: Console, line: str) -> None:
+    """A line that is not cut at the window's edge, so that paths can be copied."""
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def _splits(stream: Stream) -> tuple[list[Any], list[Any]]:
+    return [task.train for task in stream], [task.test for task in stream]
+
+
+def _file_name(stream: str) -> str:
+    """A file name for the sheet of a stream, in the current folder."""
+    kind, _, path = stream.partition(":")
+    return f"{Path(path).stem if path else kind}.png"
+
+
+def _with_files() -> list[Source]:
+    return [each for each in SOURCES.values() if each.needs_files]
+
+
+def _named(names: list[str]) -> list[Source]:
+    """The datasets meant: by their own names, by a stream that needs them, or all."""
+    chosen: dict[str, Source] = {}
+    for name in names:
+        if name == "all":
+            meant = _with_files()
+        elif name in BENCHMARKS:
+            meant = [each for each in BENCHMARKS[name].sources if each.needs_files]
+        else:
+            meant = [find_source(name)]
+        chosen.update({each.name: each for each in meant})
+    return list(chosen.values())
+
+
+def _look(each: Source, folder: Path, console: Console, *, anew: bool, quiet: bool = False) -> Inspection:
+    look = inspect_anew if anew else inspect_remembered
+    if quiet:
+        return look(each, folder)
+    with console.status(f"Verifying {each.title} ..."):
+        return look(each, folder)
+
+
+def _as_dict(found: Inspection) -> dict[str, Any]:
+    return {**asdict(found), "train": found.total("train"), "test": found.total("test")}
+
+
+def _overview(found: list[Inspection]) -> Table:
+    table = Table()
+    for heading in ("dataset", "state", "training", "test", "on disk", "note"):
+        table.add_column(heading, justify="right" if heading in ("training", "test", "on disk") else "left", overflow="fold")
+    for each in found:
+        counts = [f"{each.total(part):,}" if each.counts else "" for part in PARTS]
+        note = each.note + (f" ({len(each.skipped)} unreadable left out: {', '.join(each.skipped[:3])})" if each.skipped else "")
+        colour = COLOURS[each.state]
+        table.add_row(each.name, f"[{colour}]{each.state}[/]", *counts, _megabytes(each.size), escape(note))
+    return table
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size else ""
+
+
+def _per_class(found: Inspection) -> Table:
+    table = Table()
+    table.add_column("class")
+    table.add_column("training", justify="right")
+    table.add_column("test", justify="right")
+    for name in dict.fromkeys([*found.counts["train"], *found.counts["test"]]):
+        table.add_row(name, *(f"{found.counts[part].get(name, 0):,}" for part in PARTS))
+    return table
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Any]:
+    """A bar for every file that is downloaded."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bars:
+        known: dict[str, TaskID] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            if name not in known:
+                known[name] = bars.add_task(name, total=total)
+            bars.update(known[name], completed=done, total=total)
+
+        yield report
