@@ -83,12 +83,12 @@ def test_a_single_new_class_is_told_from_the_others() -> None:
 
 
 def test_negatives_teach_a_single_class_what_it_is_not() -> None:
-    """Without them every image may be of the class, whatever it shows: 0 is the logit of none of mine."""
+    """Without them every image may be of the class, whatever it shows."""
     mine, _ = patterns([0], seed=1)
     strange, _ = patterns([1, 2, 3], seed=1)
     logits = {negatives: learned([0], negatives=negatives)._lifelong.logits for negatives in ("auto", "never")}
-    assert logits["auto"](mine).mean() > 1 > 0 > logits["auto"](strange).mean()
-    assert logits["never"](strange).mean() > 0
+    assert logits["auto"](mine).mean() > logits["auto"](strange).mean() + 2
+    assert logits["never"](strange).mean() > logits["auto"](strange).mean() + 1
 
 
 @pytest.mark.parametrize("labels", [["b", "a", "zebra"], [10, -3, 7], [4.0, 1.0, 2.0], [np.int8(3), np.int8(1), np.int8(2)]])

@@ -470,6 +470,8 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     l_reuse = {"mlp": 2, "small-cnn": 3, "alexnet": 4}.get(name, max(2, top))
     middle = min(30.0, 12000 // n_tasks / 100)
     density = {f"W_{l}": middle if l_reuse <= l < top else 30.0 for l in range(1, top + 1)} | {f"W_{top + 1}": 70.0}
+    if name not in ("mlp", "tiny-mlp"):
+        density["W_1"] = max(30.0, min(50.0, 100 // outline.input_shape[0]))  # maps of few channels must not be left without input
     batch_size = settings.batch_size or BATCH_SIZE
     batches = max(1, outline.train_counts[0] // batch_size)
     learn = {"epochs": settings.epochs or min(200, max(20, -(-STEPS // batches))), "batch_size": batch_size, "lr": settings.lr or 0.1}
