@@ -50,14 +50,8 @@ def learn(
     """
     from afaf.cli.learn import learn_folder
 
-    given: dict[str, Any] = {
-        "max_tasks": max_tasks,
-        "max_classes": max_classes,
-        "size": size,
-        "grey": grey,
-        "network": network,
-        "epochs": epochs,
-    }
+    given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
+    given["epochs"] = epochs
     given |= {"augment": "crop-flip" if augment else None, "validation": validation, "seed": seed, "settings": set_ or None}
     unreadable: Any = "skip" if skip_unreadable else "error"
     learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
@@ -80,7 +74,7 @@ def predict(
     if json_ and csv:
         raise ConfigError("--json and --csv exclude each other")
     unreadable: Any = "skip" if skip_unreadable else "error"
-    form = "json" if json_ else "csv" if csv else "table"
+    form = "json" if json_ else "csv" if csv else "lines"
     predict_images(model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console)
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from afaf.cli.learn import image_size
+from afaf.cli.learn import image_size, say
 from afaf.runs.device import find_device
 from afaf.runs.keeping import open_model
 from afaf.streams.own import Unreadable, image_files, read_images
@@ -48,7 +47,7 @@ def predict_images(
     elif form == "csv":
         _print_csv(rows, min(top, len(labels)))
     else:
-        _print_table(rows, out)
+        _print_lines(rows, out)
 
 
 def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:
@@ -58,9 +57,7 @@ def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:
         writer.writerow([row["file"], row["label"], *(value for answer in row["top"] for value in answer.values())])
 
 
-def _print_table(rows: Sequence[dict[str, Any]], out: Console) -> None:
-    table = Table("image", "is", "probabilities", box=None)
+def _print_lines(rows: Sequence[dict[str, Any]], out: Console) -> None:
     for row in rows:
         found = ", ".join(f"{answer['label']} {answer['probability']:.3f}" for answer in row["top"])
-        table.add_row(*(text.replace("[", r"\[") for text in (row["file"], row["label"], found)))
-    out.print(table, soft_wrap=True)
+        say(out, f"{row['file']}: {row['label']}  ({found})")

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import ceil, exp, isfinite, log
+from math import ceil, isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +105,7 @@ class Life:
     balance: bool = True
     negatives: Negatives = "auto"
     validation: float = 0.1
+    epochs: int | None = None  # of every task; None: by its images
     tasks: list[TaskNote] = field(default_factory=list)
 
     @classmethod
@@ -122,6 +123,8 @@ class Life:
             raise ValueError("its description makes no sense: life")
         if type(life.validation) not in (int, float) or not 0 <= life.validation < 1:
             raise ValueError("its description makes no sense: validation")
+        if life.epochs is not None and (type(life.epochs) is not int or life.epochs < 1):
+            raise ValueError("its description makes no sense: epochs")
         return life
 
     @property
@@ -210,9 +213,7 @@ class Lifelong:
     def temperature(self) -> float:
         """What logits are divided by: the tasks' own temperatures, averaged by their held-out images."""
         fitted = [(note.temperature, note.held_out) for note in self.life.tasks if note.temperature is not None]
-        if not fitted:
-            return 1.0
-        return exp(sum(count * log(value) for value, count in fitted) / sum(count for _, count in fitted))
+        return sum(value * count for value, count in fitted) / sum(count for _, count in fitted) if fitted else 1.0
 
     # Learning.
 
@@ -225,7 +226,9 @@ class Lifelong:
         shape = input_shape(images, preparation)
         names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
         outline = Outline("lifelong", shape, names, (len(images),) * max_tasks)
-        setup = set_up(outline, "afaf", lifelong_table(outline, settings), *settings_table(None, settings.settings))
+        table = lifelong_table(outline, settings)
+        setup = set_up(outline, "afaf", table, *settings_table(None, settings.settings))
+        by_images = settings.epochs is None and setup.config.learn.epochs == table["learn"]["epochs"]
         rows = settings.max_classes or outline.n_classes
         learner = Learner.fresh(Network(setup.spec.with_classes(rows), settings.seed, device), setup.method.unit)
         life = Life(
@@ -236,6 +239,7 @@ class Lifelong:
             balance=settings.balance,
             negatives=settings.negatives,
             validation=settings.validation,
+            epochs=None if by_images else setup.config.learn.epochs,
         )
         return cls(Model(learner, setup.method.name, [], [preparation], setup.config.to_dict(), "lifelong"), life)
 
@@ -303,13 +307,15 @@ class Lifelong:
             parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
         lesson = Lesson(task, tuple(ids.values()), Feed(parts, device, learner.network.dtype))
         engine = find_engine(config.run.engine, device, config.run.precision)
-        progress.began(task, new, config.learn.epochs)
+        epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
+        progress.began(task, new, epochs)
 
         def after_epoch(plan: LearningPlan) -> Callable[[EpochReport], None]:
             share = len(train) / len(lesson.feed)  # negatives have no right answer among the outputs
             return lambda report: progress.epoch_ended(replace(report, accuracy=min(100.0, report.accuracy / share)))
 
         def adjust(plan: LearningPlan) -> None:
+            plan.epochs = epochs
             plan.loss = self._loss(plan, train, with_negatives) or plan.loss
 
         try:
@@ -473,8 +479,8 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     if name not in ("mlp", "tiny-mlp"):
         density["W_1"] = max(30.0, min(50.0, 100 // outline.input_shape[0]))  # maps of few channels must not be left without input
     batch_size = settings.batch_size or BATCH_SIZE
-    batches = max(1, outline.train_counts[0] // batch_size)
-    learn = {"epochs": settings.epochs or min(200, max(20, -(-STEPS // batches))), "batch_size": batch_size, "lr": settings.lr or 0.1}
+    epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
+    learn = {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}
     reserve = min(20.0, share)
     return {
         "network": {"name": name},
@@ -487,6 +493,11 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
         "method": {"l_reuse": l_reuse, "first_reuse": 3},
         "run": {"precision": "fp32"},
     }
+
+
+def suitable_epochs(images: int, batch_size: int) -> int:
+    """So many that a task gets the steps a sparse network needs."""
+    return min(200, max(20, -(-STEPS // max(1, images // batch_size))))
 
 
 def sorted_labels(labels: Iterable[Label]) -> list[Label]:
