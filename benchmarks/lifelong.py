@@ -44,7 +44,7 @@ def measure(classes_per_call: int, negatives: Negatives, seed: int) -> dict[str,
         "seed": seed,
         "accuracy": 100 * model.score(x_test, y_test),
         "calibration_error": calibration_error(model.predict_proba(x_test), y_test),
-        "calibration_error_without": calibration_error(softmax(model._lifelong.logits(x_test)), y_test),
+        "calibration_error_without": calibration_error(softmax(model._lifelong.logits(x_test[..., None])), y_test),
         "temperature": model._lifelong.temperature,
         "seconds": round(seconds, 1),
     }
