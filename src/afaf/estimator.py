@@ -48,9 +48,11 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     image_shape: (h, w) or (h, w, c) if vectors are to be seen as images, for example behind a scaler.
     settings: any other setting of `afaf run`, such as {"sparse.drop": 10}.
     random_state: an int gives the same model every time, and the same as `afaf learn --seed`.
-    device: "auto", "cpu", "cuda", "mps".  verbose: 1 tells of tasks, 2 of epochs too.
+    device: "auto", "cpu", "cuda" or "mps".
+    verbose: 1 tells of tasks, 2 of epochs too.
 
-    Learned: `classes_` (sorted), `n_features_in_`, `tasks_` (the classes of each task), `task_scores_` (held-out accuracy when learned).
+    What it has learned is in `classes_` (sorted), `n_features_in_`, `tasks_` (the classes of each task) and `task_scores_` (the accuracy on
+    each task's held-out part, when it was learned).
     """
 
     def __init__(
