@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check slow clean
+.PHONY: demo test check slow docs clean
 
 demo: $(READY)
 	@$(BIN)/afaf demo
@@ -20,6 +20,11 @@ check: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m "slow"
+
+docs: $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python docs/write_api.py
+	$(BIN)/python -m mkdocs build --strict
 
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) ..."

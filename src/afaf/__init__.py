@@ -14,6 +14,7 @@ from afaf.version import __version__
 if TYPE_CHECKING:
     from afaf.api import resume, run
     from afaf.errors import AfafError
+    from afaf.estimator import AFAFClassifier
     from afaf.model.file import Model
     from afaf.runs.results import Results, Summary
     from afaf.runs.runner import costs
@@ -32,10 +33,25 @@ _WHERE = {
     "Model": "afaf.model.file",
     "Results": "afaf.runs.results",
     "Summary": "afaf.runs.results",
+    "AFAFClassifier": "afaf.estimator",
     "AfafError": "afaf.errors",
 }
 
-__all__ = ["AfafError", "Model", "Results", "Stream", "Summary", "Task", "__version__", "costs", "open_stream", "resume", "run", "tune"]
+__all__ = [
+    "AFAFClassifier",
+    "AfafError",
+    "Model",
+    "Results",
+    "Stream",
+    "Summary",
+    "Task",
+    "__version__",
+    "costs",
+    "open_stream",
+    "resume",
+    "run",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

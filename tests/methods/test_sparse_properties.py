@@ -107,7 +107,7 @@ def test_how_many_neurons_a_task_fixes(world: World) -> None:
         ledger, L = learner.ledger, learner.network.spec.L
         record = ledger.record_of(lesson.task)
         assert record is not None
-        sizes = world.method._sizes(world.spec, lesson.task, len(lesson.classes))  # type: ignore[attr-defined]
+        sizes = world.method.sizes_of(world.spec, lesson.task, len(lesson.classes))  # type: ignore[attr-defined]
         for l in range(2, L):
             fresh = int(((ledger.fixed(l) > 0) & (before[l - 1] == 0)).sum())
             selected = record.selected(l)

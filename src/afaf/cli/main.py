@@ -1,4 +1,7 @@
-"""The command line: `afaf demo | run | doctor | report | costs | tune | reproduce | streams | methods | data`."""
+"""The command line: `afaf demo | run | doctor | report | costs | tune | reproduce | streams | methods | data`.
+
+`afaf learn | predict | inspect | classes | export`, for a model of one's own images, are in cli/lifelong.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from rich.table import Table
 
 from afaf.cli.data import data_app
 from afaf.cli.errors import for_people
+from afaf.cli.lifelong import add_lifelong
 from afaf.errors import ConfigError
 from afaf.version import __version__
 
@@ -22,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+add_lifelong(app)
 console = Console()
 stderr = Console(stderr=True)
 

@@ -64,3 +64,31 @@ def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, output
         return strength * F.cross_entropy(step.logits[:, columns] / temperature, target)
 
     return loss
+
+
+NONE_OF_MINE = -1  # the label of an image that is of no class of the task
+
+
+class BalancedCrossEntropy:
+    """Cross-entropy in which classes weigh what they are told to, and images of no class of the task have a place to go.
+
+    With `none_weight` the softmax has one more output, a constant 0: images labelled `NONE_OF_MINE` belong there, with that weight.
+    """
+
+    def __init__(
+        self, outputs: tuple[int, ...], rows: int, weights: dict[int, float], device: torch.device, none_weight: float | None = None
+    ):
+        self.columns = torch.tensor(outputs, device=device)
+        self.place = torch.full((rows + 1,), len(outputs), device=device)  # the last: of images labelled -1
+        self.place[self.columns] = torch.arange(len(outputs), device=device)
+        self.weights = torch.ones(rows + 1, device=device)
+        self.weights[list(weights)] = torch.tensor(list(weights.values()), device=device)
+        self.weights[NONE_OF_MINE] = none_weight or 0.0
+        self.none = none_weight is not None
+
+    def __call__(self, step: Step) -> Tensor:
+        logits = step.logits[:, self.columns]
+        if self.none:
+            logits = torch.cat([logits, logits.new_zeros(len(logits), 1)], 1)
+        each = F.cross_entropy(logits, self.place[step.labels], reduction="none")
+        return (each * self.weights[step.labels].to(each.dtype)).mean()

@@ -56,10 +56,10 @@ class Isolated(SpaceNet[IsolatedOptions]):
             norm.mean[others] = before.norms[layer].mean[others] if before else 0.0
             norm.var[others] = before.norms[layer].var[others] if before else 1.0
 
-    def _sizes(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
+    def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
         """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's weights pay for."""
         blocks = {l: spec.connections(l).block for l in range(1, spec.L)}
-        budget = sum(count * blocks[l] for l, count in super()._sizes(spec, task, n_classes).connections.items())
+        budget = sum(count * blocks[l] for l, count in super().sizes_of(spec, task, n_classes).connections.items())
         hidden = {l: share(self.options.share, spec.layer(l).size) for l in range(2, spec.L)}
         alloc = {1: spec.layer(1).size, **hidden, spec.L: n_classes}
         pairs = {l: alloc[l] * alloc[l + 1] for l in blocks}

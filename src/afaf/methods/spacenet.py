@@ -59,7 +59,7 @@ class SpaceNet(Method[S]):
                 "sparse.fixed.output must be 100 while method.orthogonal_output is on, since all of a task's neurons in the last "
                 "hidden layer are fixed then: leave it out, or set method.orthogonal_output=false"
             )
-        all_sizes = [self._sizes(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
+        all_sizes = [self.sizes_of(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
         check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in range(1, len(outline) + 1)], self.options.orthogonal_output)
 
     def first_new(self, spec: NetworkSpec, task: int) -> int:
@@ -73,7 +73,7 @@ class SpaceNet(Method[S]):
     def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
         spec = learner.network.spec
         request = Request(
-            spec, learner.ledger, self._sizes(spec, lesson.task, len(lesson.classes)), lesson.task, lesson.classes, learner.seed
+            spec, learner.ledger, self.sizes_of(spec, lesson.task, len(lesson.classes)), lesson.task, lesson.classes, learner.seed
         )
         subnetwork = self.allocate(learner, lesson, request)
         for l, places in subnetwork.places.items():
@@ -113,7 +113,7 @@ class SpaceNet(Method[S]):
             learner.ledger,
             learner.importance,
             lesson.task,
-            self._sizes(spec, lesson.task, len(lesson.classes)),
+            self.sizes_of(spec, lesson.task, len(lesson.classes)),
             orthogonal_output=self.options.orthogonal_output,
         )
 
@@ -122,7 +122,7 @@ class SpaceNet(Method[S]):
         owned = dict.fromkeys(range(1, spec.L), 0)
         for task, n_classes in enumerate(outline.classes_per_task, 1):
             first = self.first_new(spec, task)
-            asked = self._sizes(spec, task, n_classes).connections
+            asked = self.sizes_of(spec, task, n_classes).connections
             whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
             new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.L)}
             moving = {l: count * spec.connections(l).block for l, count in new.items()}
@@ -133,7 +133,8 @@ class SpaceNet(Method[S]):
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         return ledger_bytes(spec, self.unit)
 
-    def _sizes(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
+    def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
+        """How large the sub-network of a task is that brings so many classes."""
         sparse = self.settings.sparse
         fixed = sparse.fixed
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:

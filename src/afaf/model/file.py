@@ -30,6 +30,7 @@ class Model:
     preparations: list[Preparation]  # by task
     config: dict[str, Any] = field(default_factory=dict)
     stream: str = ""
+    life: dict[str, Any] | None = None  # of a model that keeps learning: what it must know to go on (runs/lifelong.py)
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path`: whole, or not at all."""
@@ -61,6 +62,8 @@ class Model:
             "preparations": [asdict(preparation) for preparation in self.preparations],
             "config": self.config,
         }
+        if self.life is not None:
+            about["life"] = self.life
         return container.encode(stored_tensors(self.learner), about)[0]
 
     @classmethod
@@ -69,7 +72,7 @@ class Model:
         with readable(name):
             learner = build(_description(about), contents.tensors, device)
             preparations = [_preparation(p) for p in about["preparations"]]
-            return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"])
+            return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"], about.get("life"))
 
 
 def check(about: About, entries: Entries) -> None:
@@ -83,6 +86,8 @@ def check(about: About, entries: Entries) -> None:
         _texts(*names)
     if not isinstance(about["config"], dict):
         raise ValueError("its settings are no table")
+    if not isinstance(about.get("life"), (dict, type(None))):
+        raise ValueError("its life is no table")
 
 
 def check_format(about: About, kind: str, newest: int) -> None:

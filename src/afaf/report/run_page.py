@@ -199,9 +199,14 @@ def confusion(runs: Runs) -> str:
 
 
 def ledger(runs: Runs) -> str:
+    return ledger_charts(runs.model)
+
+
+def ledger_charts(model: Model) -> str:
+    """Who owns what of a model, who fixed which neurons, and what was reused from whom."""
     owned, neurons = [], []
-    unit = "weights" if runs.model.learner.ledger.unit == "weight" else "connections"
-    for layer in owned_layers(runs.model):
+    unit = "weights" if model.learner.ledger.unit == "weight" else "connections"
+    for layer in owned_layers(model):
         pieces = [
             svg.Piece(
                 f"task {t}", n, task_colour(t), f"W_{layer.l}, {layer.name}\ntask {t} owns {n:,} {unit} ({100 * n / layer.total:.2f} %)"
@@ -213,7 +218,7 @@ def ledger(runs: Runs) -> str:
             svg.Piece("nobody", rest, UNOWNED, f"W_{layer.l}, {layer.name}\n{rest:,} {unit} unowned ({100 * rest / layer.total:.1f} %)")
         )
         owned.append((f"W_{layer.l} {layer.name.split(' → ')[1]}", [_scaled(piece, layer.total) for piece in pieces]))
-    for group in neuron_layers(runs.model):
+    for group in neuron_layers(model):
         pieces = [
             svg.Piece(f"task {t}", n, task_colour(t), f"{group.name}: task {t} fixed {n} of {group.total} neurons")
             for t, n in group.fixed.items()
@@ -222,7 +227,7 @@ def ledger(runs: Runs) -> str:
         unused = group.total - group.used - sum(group.fixed.values())
         pieces.append(svg.Piece("unused", unused, UNOWNED, f"{group.name}: {unused} of {group.total} neurons unused"))
         neurons.append((group.name, [_scaled(piece, group.total) for piece in pieces]))
-    tasks = sorted(runs.model.learner.classes_of)
+    tasks = sorted(model.learner.classes_of)
     colours = [(f"task {t}", task_colour(t)) for t in tasks]
     return charts(
         chart(
@@ -235,7 +240,7 @@ def ledger(runs: Runs) -> str:
         ),
         chart(
             "what was reused from whom",
-            _reuse_map(runs),
+            _reuse_map(model),
             below="<p class='legend'>connections that start from neurons an earlier task fixed</p>",
         ),
     )
@@ -245,8 +250,8 @@ def _scaled(piece: svg.Piece, total: int) -> svg.Piece:
     return svg.Piece(piece.label, piece.amount / max(total, 1), piece.colour, piece.says)
 
 
-def _reuse_map(runs: Runs) -> str:
-    found = reused_from(runs.model)
+def _reuse_map(model: Model) -> str:
+    found = reused_from(model)
     tasks, sources = sorted(found)[1:], sorted(found)[:-1]
     high = max((n for counts in found.values() for n in counts.values()), default=0)
     if not high:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from afaf.runs.config import Config, StreamSettings, Table, build_config, parse_
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
+from afaf.runs.lesson import learn_lesson
 from afaf.runs.presets import preset_tables
 from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
@@ -43,8 +42,6 @@ from afaf.streams.tasks import Outline, Stream, Task
 from afaf.version import __version__
 
 DIGESTED = 64  # images of each part of a task that tell whether the data is the same
-
-_ONE_STARTS = threading.Lock()  # warnings are caught for the whole process: of runs side by side one allocates at a time
 
 
 class Listener:
@@ -296,27 +293,10 @@ class Run:
         self.listener.lesson_started(numbers, tuple(name for task in tasks for name in task.class_names))
         self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
-        lesson, position = Lesson(numbers[-1], classes, feed), self.position
-        if not position.begun:
-            self.learner.begin(lesson.task, classes)
-        for phase in range(position.phase, self.method.phases):
-            resumed = position.begun and phase == position.phase
-            if not resumed:
-                self._start(lesson, phase)
-            plan = self.method.plan(self.learner, lesson, phase)
-            plan.check(self.learner)
-            self.engine.learn(self.learner, plan, feed, self._after_epoch(plan), position.epochs if resumed else 0)
-        self.method.finish(self.learner, lesson)
-        self.learner.end(lesson.task)
+        lesson = Lesson(numbers[-1], classes, feed)
+        learn_lesson(self.learner, self.method, self.engine, lesson, self._after_epoch, self._warn, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
         self._warn_if_not_learned(lesson)
-
-    def _start(self, lesson: Lesson, phase: int) -> None:
-        with _ONE_STARTS, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            self.method.start(self.learner, lesson, phase)
-        for warning in caught:
-            self._warn(str(warning.message))
 
     def _judge(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R that this lesson makes known, and look ahead at the next task for forward transfer."""

@@ -138,6 +138,46 @@ def stream_from_dataset(
     return _stream(name, gathered, gathered_test, chosen, _names(named, gathered.labels))
 
 
+def read_class_folders(path: Path | str, size: int, channels: int, unreadable: Unreadable = "error") -> tuple[NDArray[Any], list[str]]:
+    """The images of a folder of class folders, (n, size, size, channels) of bytes in the order of their names, and their classes."""
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        what = "not a folder" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {what}: name one that has a folder of images for each class")
+    root = path / "train" if (path / "train").is_dir() else path
+    found = _gather(_files(root, size), Options(unreadable=unreadable))
+    return with_channels(found.images, channels), found.labels.tolist()
+
+
+def read_images(paths: Sequence[Path], size: int, channels: int, unreadable: Unreadable = "error") -> tuple[NDArray[Any], list[Path]]:
+    """These images in the same way, and which of them could be read."""
+    items: list[Item] = [(str(path), _reader(path, str(i), size)) for i, path in enumerate(paths)]
+    found = _gather(items, Options(unreadable=unreadable))
+    return with_channels(found.images, channels), [paths[int(i)] for i in found.labels.tolist()]
+
+
+def image_files(path: Path) -> list[Path]:
+    """An image, or all images in a folder and below, by name."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder: name images, or folders of images")
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
+    if not found:
+        raise DataError(f"{path}: no images (looked for {', '.join(sorted(SUFFIXES))})")
+    return found
+
+
+def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
+    """Grey images as colour ones, or colour as grey, weighed as Pillow does."""
+    if images.shape[3] == channels:
+        return images
+    if channels == 3:
+        return np.repeat(images, 3, axis=3)
+    grey = (images.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32) + 0x8000) >> 16
+    return grey[..., None].astype(np.uint8)
+
+
 @dataclass(frozen=True)
 class _Gathered:
     """Images read from wherever they were, with the user's labels."""

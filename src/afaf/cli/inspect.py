@@ -1,0 +1,46 @@
+"""`afaf inspect`: what a model file holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from afaf.cli.learn import say
+from afaf.files import fill, write_whole
+from afaf.report.figures import save_ledger_picture
+from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, model_facts, model_page, task_rows
+from afaf.runs.keeping import open_model
+
+
+def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_json: bool, out: Console) -> None:
+    model = open_model(path)
+    facts = model_facts(path, model)
+    if html is not None:
+        text = model_page(path, model).html()
+        write_whole(html, lambda temporary: fill(temporary, [text.encode()]))
+        say(out, f"wrote {html}")
+    if picture is not None:
+        write_whole(picture, lambda temporary: save_ledger_picture(model.model, temporary))
+        say(out, f"wrote {picture}")
+    if as_json:
+        print(json.dumps(facts))
+        return
+    if html is not None or picture is not None:
+        return
+    shape = "x".join(map(str, facts["input_shape"]))
+    say(out, f"{path}: {facts['bytes'] / 1e6:.1f} MB, {facts['network']} for inputs of {shape}, seed {facts['seed']}")
+    say(out, f"{facts['weights']:,} of {facts['dense_weights']:,} weights owned; temperature {facts['temperature']:.2f}")
+    for headings, rows in ((TASK_HEADINGS, task_rows(facts)), (LAYER_HEADINGS, layer_rows(facts))):
+        table = Table(*headings)
+        for row in rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        out.print(table)
+    owned = ", ".join(f"{join['connections']} {100 * join['owned'] / join['total']:.1f} %" for join in facts["connections"])
+    say(out, f"connections owned: {owned}")
+    say(
+        out,
+        f"{facts['tasks_that_fit']} more tasks of the last one's size fit" if model.learns else "written by afaf run: it learns no more",
+    )

@@ -1,0 +1,127 @@
+"""The commands for a model of one's own images: `afaf learn | predict | inspect | classes | export`.
+
+What they do is in the files of their names, imported when they are called: `afaf --help` need not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from afaf.cli.errors import for_people
+from afaf.errors import ConfigError
+
+console = Console()
+stderr = Console(stderr=True)
+
+SetOption = Annotated[list[str], typer.Option("--set", help="New model: any other setting, section.key=value; may be repeated.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+ModelOption = Annotated[Path, typer.Option("--model", help="The model file, for example model.safetensors.")]
+ModelFile = Annotated[Path, typer.Argument(help="A model file, made by afaf learn or AFAFClassifier.save; or by afaf run.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, instead of stopping.")]
+
+
+@for_people
+def learn(
+    folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each new class.")],
+    model: ModelOption,
+    max_tasks: Annotated[int | None, typer.Option(help="New model: how many calls it is made for (default 10).", min=1)] = None,
+    max_classes: Annotated[int | None, typer.Option(help="New model: its most classes (default: as many as come).", min=1)] = None,
+    size: Annotated[int | None, typer.Option(help="New model: images are scaled to SIZE x SIZE (default 32).", min=1, max=4096)] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="New model: see images in grey.")] = False,
+    network: Annotated[str | None, typer.Option(help="New model: alexnet, small-cnn or mlp (default: by the size of the images).")] = None,
+    epochs: Annotated[int | None, typer.Option(help="New model: epochs of a task (default: by its images, 20 to 200).", min=1)] = None,
+    augment: Annotated[bool, typer.Option("--augment", help="New model: crop and flip images at random; for photographs.")] = False,
+    validation: Annotated[float | None, typer.Option(help="New model: share of each class held out to judge it (default 0.1).")] = None,
+    seed: Annotated[int | None, typer.Option(help="New model: its seed (default 0).")] = None,
+    device: DeviceOption = "auto",
+    skip_unreadable: SkipOption = False,
+    set_: SetOption = [],
+    json_: JsonOption = False,
+) -> None:
+    """Teach a model new classes from a folder of class folders: the first call makes the model, each further one adds a task to it.
+
+    The images are not needed afterwards. The file is written whole or not at all, and the old one is kept as FILE.bak until the new one
+    is verified. Options marked "New model" are for the first call only.
+    """
+    from afaf.cli.learn import learn_folder
+
+    given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
+    given["epochs"] = epochs
+    given |= {"augment": "crop-flip" if augment else None, "validation": validation, "seed": seed, "settings": set_ or None}
+    unreadable: Any = "skip" if skip_unreadable else "error"
+    learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
+
+
+@for_people
+def predict(
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
+    model: ModelOption,
+    top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.", min=1)] = 3,
+    unknown_below: Annotated[float, typer.Option(help="Say `unknown` where no class is this probable.", min=0.0, max=1.0)] = 0.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    device: DeviceOption = "auto",
+    skip_unreadable: SkipOption = False,
+) -> None:
+    """Say which of the learned classes images are of, with probabilities."""
+    from afaf.cli.predict import predict_images
+
+    if json_ and csv:
+        raise ConfigError("--json and --csv exclude each other")
+    unreadable: Any = "skip" if skip_unreadable else "error"
+    form = "json" if json_ else "csv" if csv else "lines"
+    predict_images(model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console)
+
+
+@for_people
+def inspect(
+    file: ModelFile,
+    html: Annotated[bool, typer.Option("--html", help="Write a page FILE.html, with the ledger as pictures.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write the ledger picture to this .png file.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show what a model holds: classes by task and date, capacity of each layer, sizes, and who owns what."""
+    from afaf.cli.inspect import inspect_model
+
+    inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, out=console)
+
+
+@for_people
+def classes(
+    file: ModelFile,
+    rename: Annotated[list[str], typer.Option(help="OLD=NEW: another name for a class; may be repeated.")] = [],
+    remove: Annotated[list[str], typer.Option(help="A class to forget; may be repeated.")] = [],
+) -> None:
+    """List, rename or remove the classes of a model. Removing all classes of a task makes room for another."""
+    from afaf.cli.learn import change_classes
+
+    change_classes(file, rename, remove, console)
+
+
+@for_people
+def export(
+    file: ModelFile,
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX model to this file (needs afaf\\[onnx]).")] = None,
+    torch: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) to this file.")] = None,
+    images: Annotated[list[Path], typer.Option(help="Verify on these real images or folders too, besides random ones.")] = [],
+    dense: Annotated[bool, typer.Option("--dense", help="Keep all neurons, also those that reach no output: for comparison.")] = False,
+) -> None:
+    """Write the network for production: unused neurons removed, normalisation and calibration included, verified against the model.
+
+    It takes pixels as they are in image files, (images, height, width, channels) of bytes, and answers with logits and probabilities; the
+    labels are in the file's metadata.
+    """
+    from afaf.cli.export import export_model
+
+    export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, out=console)
+
+
+def add_lifelong(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (learn, predict, inspect, classes, export):
+        app.command()(command)

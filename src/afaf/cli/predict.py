@@ -1,0 +1,63 @@
+"""`afaf predict`: what a model says of images."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from afaf.cli.learn import image_size, say
+from afaf.runs.device import find_device
+from afaf.runs.keeping import open_model
+from afaf.streams.own import Unreadable, image_files, read_images
+
+UNKNOWN = "unknown"
+
+
+def predict_images(
+    path: Path,
+    sources: Sequence[Path],
+    *,
+    top: int,
+    unknown_below: float,
+    form: str,
+    device: str,
+    unreadable: Unreadable,
+    out: Console,
+) -> None:
+    """Print, for each image, the likeliest classes with their probabilities."""
+    model = open_model(path, find_device(device))
+    files = list(dict.fromkeys(file for source in sources for file in image_files(source)))
+    images, read = read_images(files, *image_size(path, model), unreadable)
+    probabilities = model.probabilities(images)
+    labels = [str(label) for label in model.life.known]
+    rows: list[dict[str, Any]] = []
+    for file, row in zip(read, probabilities, strict=True):
+        order = sorted(range(len(row)), key=lambda k: -row[k])[:top]
+        answers = [{"label": labels[k], "probability": round(float(row[k]), 6)} for k in order]
+        sure = row[order[0]] >= unknown_below
+        rows.append({"file": str(file), "label": labels[order[0]] if sure else UNKNOWN, "top": answers})
+    if form == "json":
+        print(json.dumps(rows))
+    elif form == "csv":
+        _print_csv(rows, min(top, len(labels)))
+    else:
+        _print_lines(rows, out)
+
+
+def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["file", "label", *(f"{name}{k}" for k in range(1, top + 1) for name in ("top", "probability"))])
+    for row in rows:
+        writer.writerow([row["file"], row["label"], *(value for answer in row["top"] for value in answer.values())])
+
+
+def _print_lines(rows: Sequence[dict[str, Any]], out: Console) -> None:
+    for row in rows:
+        found = ", ".join(f"{answer['label']} {answer['probability']:.3f}" for answer in row["top"])
+        say(out, f"{row['file']}: {row['label']}  ({found})")

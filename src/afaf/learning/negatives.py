@@ -1,0 +1,73 @@
+"""Images that are of no class of a task, made from the task's own: what a task with a single class learns to tell its class from.
+
+Each keeps the pixels of an image, or most of them, and loses what the image shows. Which change an image suffers, and how, is a function of
+(seed, task, image).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from afaf.randomness import generator
+
+PIECES = 4  # an image is cut into at most 4 x 4 pieces
+
+
+def made_negatives(images: NDArray[Any], seed: int, task: int) -> NDArray[Any]:
+    """As many images as are given, each made from one of them: (n, h, w, c), or vectors (n, features), of the same type."""
+    draw = np.random.default_rng(int(torch.randint(1 << 62, (), generator=generator(seed, "negatives", task))))
+    if images.ndim == 2:
+        return _features_shuffled(images, draw)
+    kinds = (_pieces_shuffled, _turned, _halves_swapped, _mixed)
+    made = np.empty_like(images)
+    for kind, index in zip(kinds, np.array_split(draw.permutation(len(images)), len(kinds)), strict=True):
+        if len(index):
+            made[index] = kind(images[index], draw)
+    return made
+
+
+def _features_shuffled(vectors: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
+    """Every feature's values are dealt out anew: each feature by itself is as before, together they make no sense."""
+    spread = vectors.std() if len(vectors) > 1 else 0.0
+    dealt = draw.permuted(vectors, axis=0)
+    noise = draw.normal(0, 1, vectors.shape) * (spread + 1e-6)
+    return (dealt + noise).astype(vectors.dtype)
+
+
+def _pieces_shuffled(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
+    """The image as a puzzle put together wrongly; of sizes that cannot be cut evenly a border stays where it is."""
+    made = images.copy()
+    height, width = images.shape[1] // PIECES, images.shape[2] // PIECES
+    if not height or not width:
+        return made[:, ::-1, ::-1]
+    for image, source in zip(made, images, strict=True):
+        for to, fro in enumerate(draw.permutation(PIECES**2)):
+            (r, c), (r0, c0) = divmod(to, PIECES), divmod(int(fro), PIECES)
+            image[r * height : (r + 1) * height, c * width : (c + 1) * width] = source[
+                r0 * height : (r0 + 1) * height, c0 * width : (c0 + 1) * width
+            ]
+    return made
+
+
+def _turned(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
+    """On its side or upside down; an image that is not square, upside down."""
+    square = images.shape[1] == images.shape[2]
+    turns = draw.integers(1, 4, len(images)) if square else np.full(len(images), 2)
+    return np.stack([np.rot90(image, int(turn)) for image, turn in zip(images, turns, strict=True)])
+
+
+def _halves_swapped(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
+    """Rolled by a third to two thirds of its height and width."""
+    height, width = images.shape[1:3]
+    down, right = (draw.integers(max(1, size // 3), max(2, size - size // 3 + 1), len(images)) for size in (height, width))
+    return np.stack([np.roll(image, (int(d), int(r)), (0, 1)) for image, d, r in zip(images, down, right, strict=True)])
+
+
+def _mixed(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
+    """Half of one image, half of another that stands on its head."""
+    other = images[draw.permutation(len(images))][:, ::-1, ::-1]
+    return ((images.astype(np.float32) + other.astype(np.float32)) / 2).astype(images.dtype)

@@ -1,0 +1,112 @@
+"""Export of a model for production, verified before it is handed over."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from afaf.errors import FileError
+from afaf.files import fill, write_whole
+from afaf.model.compacted import Inference, InferenceModule, for_inference, random_pixels
+from afaf.model.onnx_file import need, write_onnx
+from afaf.runs.lifelong import Lifelong
+
+Kind = Literal["onnx", "torch"]
+Answer = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]  # pixels -> logits, probabilities
+RANDOM = 64  # images of noise that an export is tried on, in batches of different sizes
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far its answers lie from the model's."""
+
+    path: Path
+    bytes: int
+    weights: int
+    dense_weights: int
+    images: int  # real ones it was tried on
+    difference: float  # the largest of any logit or probability
+
+
+def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
+    return for_inference(
+        model.learner,
+        model.life.known,
+        model.preparation,
+        bytes_in=model.life.pixels == "uint8",
+        temperature=model.temperature,
+        dense=dense,
+    )
+
+
+def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = None, *, dense: bool = False) -> Exported:
+    """Write the inference network, read it back, and compare its answers with the model's; one that differs is not left there."""
+    inference = inference_of(model, dense=dense)
+    about = {
+        "method": model.model.method,
+        "network": model.spec.name,
+        "input": list(inference.input_shape),
+        "temperature": model.temperature,
+    }
+    (write_onnx if kind == "onnx" else write_torch)(inference, path, about)
+    answer = open_onnx(path) if kind == "onnx" else open_torch(path)
+    tried = [random_pixels(inference, RANDOM).numpy(), *([] if real is None else [real])]
+    difference = max(difference_of(model, answer, pixels) for pixels in tried)
+    if not difference <= TOLERANCE:
+        path.unlink()
+        raise FileError(f"{path} was not kept: its answers differ from the model's by {difference:.2g}, more than {TOLERANCE:g}")
+    return Exported(path, path.stat().st_size, inference.weights, model.spec.dense_params, 0 if real is None else len(real), difference)
+
+
+def difference_of(model: Lifelong, answer: Answer, pixels: NDArray[Any]) -> float:
+    """The largest difference of any logit, relative to the largest logit where that exceeds 1, or of any probability."""
+    logits, probabilities = model.logits(pixels), model.probabilities(pixels)
+    found = [answer(part) for part in (pixels[:1], pixels[1:]) if len(part)]  # the batch is of any size
+    got = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    scale = max(1.0, float(np.abs(logits).max()))
+    return max(float(np.abs(got[0] - logits).max()) / scale, float(np.abs(got[1] - probabilities).max()))
+
+
+def write_torch(inference: Inference, path: Path, about: dict[str, Any]) -> None:
+    """A torch.export program with a dynamic batch; labels.json and afaf.json are among its extra files."""
+    module = InferenceModule(inference).eval()
+    example = random_pixels(inference, 2)
+    program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=1 << 20)},))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(inference.labels), "afaf.json": json.dumps(about)})
+    write_whole(path, lambda temporary: fill(temporary, [buffer.getvalue()]))
+
+
+def open_torch(path: Path) -> Answer:
+    with path.open("rb") as file:
+        module = torch.export.load(io.BytesIO(file.read())).module()
+
+    def answer(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        with torch.no_grad():
+            logits, probabilities = module(torch.from_numpy(np.ascontiguousarray(pixels)))
+        return logits.numpy(), probabilities.numpy()
+
+    return answer
+
+
+def open_onnx(path: Path, threads: int = 0) -> Answer:
+    runtime = need("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def answer(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        logits, probabilities = session.run(["logits", "probabilities"], {"images": np.ascontiguousarray(pixels)})
+        return logits, probabilities
+
+    return answer

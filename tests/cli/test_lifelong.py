@@ -1,0 +1,228 @@
+"""A model of one's own images from the command line: learned, asked, changed and exported; and never harmed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+from afaf import AFAFClassifier
+from afaf.cli.main import app
+from afaf.model.state import describe, stored_tensors
+from afaf.runs import keeping
+from afaf.runs.lifelong import Lifelong
+
+runner = CliRunner()
+NEW = ["--size", "8", "--grey", "--epochs", "2", "--max-tasks", "5", "--seed", "3", "--device", "cpu"]
+
+
+def digits(*classes: int, per_class: int = 24) -> tuple[NDArray[Any], NDArray[Any]]:
+    images, labels = load_digits(return_X_y=True)
+    chosen = np.concatenate([np.flatnonzero(labels == c)[:per_class] for c in classes])
+    return (images[chosen].reshape(-1, 8, 8) * 15).astype(np.uint8), labels[chosen]
+
+
+def write_folder(path: Path, *classes: int, per_class: int = 24) -> Path:
+    for number, (image, label) in enumerate(zip(*digits(*classes, per_class=per_class), strict=True)):
+        (path / f"digit-{label}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path / f"digit-{label}" / f"{number:04d}.png")
+    return path
+
+
+def call(*arguments: Any) -> Any:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with part-1, part-2 and a model of both."""
+    folder = tmp_path_factory.mktemp("own")
+    for number, classes in enumerate([(0, 1), (2, 3)], 1):
+        write_folder(folder / f"part-{number}", *classes)
+        result = call(
+            "learn", folder / f"part-{number}", "--model", folder / "m.safetensors", *(NEW if number == 1 else ["--device", "cpu"])
+        )
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def own(learned: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    shutil.copytree(learned, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def test_five_calls_of_learn_are_five_instalments_of_partial_fit(tmp_path: Path) -> None:
+    model = AFAFClassifier(max_tasks=5, epochs=2, random_state=3, device="cpu", validation_fraction=0.25)
+    for number in range(5):
+        classes = (2 * number, 2 * number + 1)
+        folder = write_folder(tmp_path / str(number), *classes)
+        new = [*NEW, "--validation", 0.25] if number == 0 else ["--device", "cpu"]
+        result = call("learn", folder, "--model", tmp_path / "m.safetensors", *new, "--json")
+        assert result.exit_code == 0, result.output
+        images, labels = digits(*classes)
+        model.partial_fit(images, np.char.add("digit-", labels.astype(str)))
+    from_folders, from_arrays = Lifelong.load(tmp_path / "m.safetensors"), model._lifelong
+    assert describe(from_folders.learner) == describe(from_arrays.learner)
+    theirs, ours = stored_tensors(from_folders.learner), stored_tensors(from_arrays.learner)
+    assert theirs.keys() == ours.keys()
+    assert [name for name in ours if not (theirs[name] == ours[name]).all()] == []
+    assert from_folders.life.labels == from_arrays.life.labels
+    assert [note.accuracy for note in from_folders.life.tasks] == [note.accuracy for note in from_arrays.life.tasks]
+    assert from_folders.temperature == from_arrays.temperature
+
+
+def test_learn_tells_what_was_learned_and_what_room_is_left(own: Path) -> None:
+    result = call("learn", write_folder(own / "part-3", 4), "--model", own / "m.safetensors", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    for words in ("task 3 learned: digit-4", "held-out accuracy", "capacity used: conv 1", "2 more tasks of this size fit"):
+        assert words in result.output
+    assert not (own / "m.safetensors.bak").exists()
+
+
+def test_predict_in_every_form(learned: Path) -> None:
+    images = [learned / "part-1", learned / "part-2" / "digit-2" / "0000.png"]
+    model = Lifelong.load(learned / "m.safetensors")
+    as_json = json.loads(call("predict", *images, "--model", learned / "m.safetensors", "--json", "--top", 2).stdout)
+    assert len(as_json) == 49
+    probabilities = model.probabilities(digits(0)[0][..., None])
+    for row, expected in zip(as_json, probabilities, strict=False):  # digit-0 comes first
+        assert row["label"] == row["top"][0]["label"] == list(model.life.known)[int(expected.argmax())]
+        assert [answer["probability"] for answer in row["top"]] == pytest.approx(sorted(expected)[:-3:-1], abs=1e-5)
+    rows = list(csv.reader(io.StringIO(call("predict", *images, "--model", learned / "m.safetensors", "--csv").stdout)))
+    assert rows[0] == ["file", "label", "top1", "probability1", "top2", "probability2", "top3", "probability3"]
+    assert [row[1] for row in rows[1:]] == [row["label"] for row in as_json]
+    unsure = json.loads(call("predict", images[1], "--model", learned / "m.safetensors", "--json", "--unknown-below", 1).stdout)
+    assert unsure[0]["label"] == "unknown"
+    assert "0000.png" in call("predict", images[1], "--model", learned / "m.safetensors").stdout
+
+
+def test_inspect_shows_tasks_dates_and_capacity(learned: Path, tmp_path: Path) -> None:
+    shutil.copy(learned / "m.safetensors", tmp_path)
+    facts = json.loads(call("inspect", tmp_path / "m.safetensors", "--json").stdout)
+    assert [task["classes"] for task in facts["tasks"]] == [["digit-0", "digit-1"], ["digit-2", "digit-3"]]
+    assert facts["tasks_that_fit"] == 3
+    assert all(task["learned"].startswith("20") for task in facts["tasks"])
+    assert facts["layers"][-1]["fixed"] == 2 * 51  # a fifth of dense 2 each
+    assert "digit-3" in call("inspect", tmp_path / "m.safetensors").stdout
+    assert call("inspect", tmp_path / "m.safetensors", "--html", "--picture", tmp_path / "ledger.png").exit_code == 0
+    page = (tmp_path / "m.html").read_text()
+    assert "digit-2, digit-3" in page
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")  # self-contained
+    assert Image.open(tmp_path / "ledger.png").size[0] > 300
+
+
+def test_classes_are_renamed_and_removed(own: Path) -> None:
+    file = own / "m.safetensors"
+    result = call("classes", file, "--rename", "digit-0=zero", "--remove", "digit-2", "--remove", "digit-3")
+    assert result.exit_code == 0, result.output
+    assert "its place is free for another task" in result.output
+    assert call("classes", file).stdout.split("\n")[:2] == ["zero  (task 1)", "digit-1  (task 1)"]
+    assert Lifelong.load(file).room() == 4
+    before = file.read_bytes()
+    for wrong, words in (("--rename", "write OLD=NEW"), ("--remove", "knows no class")):
+        result = call("classes", file, wrong, "nonsense")
+        assert result.exit_code == 2
+        assert words in result.output
+    assert file.read_bytes() == before
+
+
+def test_what_goes_wrong_is_said_and_harms_nothing(own: Path, tmp_path: Path) -> None:
+    file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
+    broken = write_folder(tmp_path / "broken", 5)
+    (broken / "digit-5" / "0000.png").write_bytes(b"no image")
+    (tmp_path / "empty" / "class").mkdir(parents=True)
+    (tmp_path / "flat").mkdir()
+    shutil.copy(own / "part-1" / "digit-0" / "0000.png", tmp_path / "flat")
+    full = ["--set", "sparse.alloc.output=100"]
+    cases: list[tuple[list[Any], str]] = [
+        (["learn", tmp_path / "nowhere", "--model", file], "no such folder"),
+        (["learn", tmp_path / "flat", "--model", file], "no class folders"),
+        (["learn", tmp_path / "empty", "--model", file], "no images"),
+        (["learn", broken, "--model", file], "0000.png"),
+        (["learn", own / "part-1", "--model", file], "already learned: digit-0, digit-1"),
+        (["learn", broken, "--model", file, "--size", 16], "--size: decided when a model is begun"),
+        (["learn", own / "part-1", "--model", tmp_path / "new", *NEW, *full], "does not fit"),
+        (["predict", tmp_path / "nowhere.png", "--model", file], "no such file"),
+        (["predict", broken / "digit-5" / "0000.png", "--model", file], "cannot be read"),
+        (["predict", own / "part-1", "--model", tmp_path / "none"], "no such file"),
+        (["export", file], "--onnx OUT.onnx"),
+    ]
+    for arguments, words in cases:
+        result = call(*arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert words in result.output, (words, result.output)
+        assert "Traceback" not in result.output
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in own.iterdir()) == ["m.safetensors", "part-1", "part-2"]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("contents", [b"", b"PK\x03\x04 something else entirely", b"\x80\x04pickle"])
+def test_a_file_of_another_program_is_left_alone(own: Path, tmp_path: Path, contents: bytes) -> None:
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(contents)
+    for arguments in (["learn", own / "part-1", "--model", other], ["predict", own / "part-1", "--model", other], ["inspect", other]):
+        result = call(*arguments)
+        assert result.exit_code == 2
+        assert "choose another name for a new model" in result.output
+    assert other.read_bytes() == contents
+
+
+def test_a_full_model_says_what_to_do(own: Path, tmp_path: Path) -> None:
+    file = tmp_path / "small"
+    assert call("learn", own / "part-1", "--model", file, *NEW[:-6], "--max-tasks", 1, "--device", "cpu").exit_code == 0
+    before = file.read_bytes()
+    result = call("learn", own / "part-2", "--model", file, "--device", "cpu")
+    assert result.exit_code == 2
+    assert "the model is full" in result.output
+    assert "larger max_tasks" in result.output
+    assert file.read_bytes() == before
+
+
+def test_the_old_file_stays_until_the_new_one_is_verified(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reader finds at every moment is whole; a new file that is not what was meant gives way to the old one."""
+    file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
+    seen: list[bytes] = []
+
+    def look_and_fail(path: Path, model: Lifelong) -> None:
+        seen.append(keeping.backup_of(path).read_bytes())
+        raise keeping.FileError("damaged on its way")
+
+    monkeypatch.setattr(keeping, "_verify", look_and_fail)
+    result = call("learn", write_folder(own / "part-3", 4), "--model", file, "--device", "cpu")
+    assert result.exit_code == 2
+    assert seen == [before]
+    assert file.read_bytes() == before
+    assert not keeping.backup_of(file).exists()
+
+
+def test_a_file_changed_meanwhile_is_not_written_over(own: Path) -> None:
+    file = own / "m.safetensors"
+    model, before = keeping.open_model(file), keeping.checksum_of(file)
+    call("classes", file, "--rename", "digit-0=zero")
+    changed = file.read_bytes()
+    with pytest.raises(keeping.RunError, match="changed by another program"):
+        keeping.replace_model(file, model, before)
+    assert file.read_bytes() == changed
+
+
+def test_a_damaged_file_beside_a_backup_says_where_the_model_is(own: Path) -> None:
+    file = own / "m.safetensors"
+    shutil.copy(file, keeping.backup_of(file))
+    file.write_bytes(file.read_bytes()[:-9])
+    result = call("inspect", file)
+    assert result.exit_code == 2
+    assert "m.safetensors.bak holds the model as it was" in result.output

@@ -1,0 +1,201 @@
+"""What `AFAFClassifier` promises: scikit-learn's habits, and that what it has learned stays."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from afaf import AFAFClassifier
+from afaf.errors import CapacityError
+from afaf.model.invariants import broken_promises, changed_since
+
+QUICK: dict[str, Any] = {"network": "mlp", "epochs": 25, "batch_size": 16, "random_state": 0, "device": "cpu"}
+REDUCED = AFAFClassifier(**{**QUICK, "epochs": 10}, max_tasks=1, validation_fraction=0.0)  # for speed: one task, a few epochs
+
+
+def expected_failures(estimator: AFAFClassifier) -> dict[str, str]:
+    return {
+        "check_fit_score_takes_y": "it calls partial_fit on classes that fit has learned: these are refused, so that nothing is forgotten"
+    }
+
+
+@parametrize_with_checks([REDUCED], expected_failed_checks=expected_failures)
+def test_scikit_learns_own_suite(estimator: AFAFClassifier, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def test_the_suites_one_exception_passes_where_learned_classes_are_skipped() -> None:
+    from sklearn.utils.estimator_checks import check_fit_score_takes_y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_fit_score_takes_y("AFAFClassifier", clone(REDUCED).set_params(learned_classes="skip"))
+
+
+def patterns(classes: Any, per_class: int = 24, *, side: int = 8, channels: int = 1, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Images of noise around a pattern of each class."""
+    rng = np.random.default_rng(7)
+    all_patterns = rng.uniform(0, 200, (20, side, side, channels))
+    labels = np.repeat(np.arange(20)[list(classes)], per_class)
+    noise = np.random.default_rng(seed).normal(0, 20, (len(labels), side, side, channels))
+    return np.clip(all_patterns[labels] + noise, 0, 255).astype(np.uint8), labels
+
+
+def learned(*instalments: Any, **parameters: Any) -> AFAFClassifier:
+    model = AFAFClassifier(**{**QUICK, "max_tasks": 4, **parameters})
+    for classes in instalments:
+        model.partial_fit(*patterns(classes))
+    return model
+
+
+def test_each_call_is_a_task_and_what_earlier_ones_learned_is_bit_identical() -> None:
+    model = learned([3, 1])
+    before = model._lifelong
+    model.partial_fit(*patterns([0, 5, 4]))
+    model.partial_fit(*patterns([9]))
+    assert model.classes_.tolist() == [0, 1, 3, 4, 5, 9]
+    assert model.tasks_ == [[1, 3], [0, 4, 5], [9]]
+    assert changed_since(before.learner, model._lifelong.learner) == []
+    assert broken_promises(model._lifelong.learner) == []
+    x, y = patterns([0, 1, 3, 4, 5], seed=1)
+    assert model.score(x, y) > 0.6
+
+
+def test_a_single_new_class_is_told_from_the_others() -> None:
+    model = learned([0], [1])
+    for label in (0, 1):
+        x, y = patterns([label], seed=1)
+        assert model.score(x, y) > 0.8, "both classes are found, though no call showed more than one"
+
+
+def test_negatives_teach_a_single_class_what_it_is_not() -> None:
+    """Without them every image may be of the class, whatever it shows."""
+    mine, _ = patterns([0], seed=1)
+    strange, _ = patterns([1, 2, 3], seed=1)
+    logits = {negatives: learned([0], negatives=negatives)._lifelong.logits for negatives in ("auto", "never")}
+    assert logits["auto"](mine).mean() > logits["auto"](strange).mean() + 2
+    assert logits["never"](strange).mean() > logits["auto"](strange).mean() + 1
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "zebra"], [10, -3, 7], [4.0, 1.0, 2.0], [np.int8(3), np.int8(1), np.int8(2)]])
+def test_labels_of_any_kind(labels: list[Any], tmp_path: Path) -> None:
+    x, y = patterns([0, 1, 2])
+    named = np.array(labels)[y]
+    model = AFAFClassifier(**QUICK, max_tasks=2).fit(x, named)
+    assert model.classes_.tolist() == sorted(set(named.tolist()))
+    assert model.score(x, named) > 0.9
+    model.save(tmp_path / "m")
+    assert (AFAFClassifier.load(tmp_path / "m", device="cpu").predict(x) == model.predict(x)).all()
+
+
+def test_images_of_every_shape_give_the_same_answers() -> None:
+    x, y = patterns([0, 1, 2])
+    answers = [AFAFClassifier(**{**QUICK, "network": None}).fit(images, y).predict_proba(images) for images in (x, x[..., 0])]
+    behind_a_scaler = AFAFClassifier(**{**QUICK, "network": None}, image_shape=(8, 8)).fit(x.reshape(len(x), -1), y)
+    assert behind_a_scaler._lifelong.spec.name == "small-cnn"
+    for found in (*answers, behind_a_scaler.predict_proba(x[..., 0])):
+        np.testing.assert_array_equal(found, answers[0])
+
+
+def test_a_number_means_the_same_whatever_its_type() -> None:
+    x, y = patterns([0, 1])
+    model = AFAFClassifier(**QUICK).fit(x, y)
+    np.testing.assert_allclose(model.predict_proba(x.astype(np.float64)), model.predict_proba(x), atol=1e-5)
+
+
+def test_learned_classes_are_refused_and_the_model_is_unharmed() -> None:
+    model = learned([0, 1])
+    before = model._lifelong.to_bytes()
+    with pytest.raises(ValueError, match=r"already learned: 1\. What a task has learned is fixed"):
+        model.partial_fit(*patterns([1, 2]))
+    assert model._lifelong.to_bytes() == before
+    model.set_params(learned_classes="skip")
+    with pytest.warns(UserWarning, match="24 samples of classes that were learned already are left out"):
+        model.partial_fit(*patterns([1, 2]))
+    assert model.tasks_ == [[0, 1], [2]]
+
+
+def test_a_full_model_says_so_and_a_removed_task_makes_room() -> None:
+    model = learned([0, 1], [2], max_tasks=2)
+    before = model._lifelong.to_bytes()
+    with pytest.raises(ValueError, match=r"the model is full: it has learned 2 tasks.*larger max_tasks") as caught:
+        model.partial_fit(*patterns([3]))
+    assert isinstance(caught.value.__cause__, CapacityError)
+    assert model._lifelong.to_bytes() == before
+    model.remove_class(2).partial_fit(*patterns([3]))
+    assert model.classes_.tolist() == [0, 1, 3]
+    assert broken_promises(model._lifelong.learner) == []
+    with pytest.raises(ValueError, match="made for 3 classes"):
+        learned([0, 1], max_classes=3).partial_fit(*patterns([2, 3]))
+
+
+def test_a_removed_class_is_no_answer_and_the_others_answer_as_before() -> None:
+    model = learned([0, 1, 2], [3])
+    x, _ = patterns([0, 2, 3], seed=1)
+    logits = model.decision_function(x)
+    model.remove_class(1)
+    assert model.classes_.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(model.decision_function(x), logits[:, [0, 2, 3]])
+    model.partial_fit(*patterns([1]))  # and may be learned again
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="knows no class '77'"):
+        model.remove_class(77)
+
+
+def test_a_renamed_class_answers_by_its_new_name() -> None:
+    x, y = patterns([0, 1])
+    names = np.array(["cat", "dog"])
+    model = AFAFClassifier(**QUICK).fit(x, names[y]).rename_class("cat", "tom")
+    assert model.classes_.tolist() == ["dog", "tom"]
+    assert model.score(x, np.array(["tom", "dog"])[y]) > 0.9
+    with pytest.raises(ValueError, match="has a class 'tom' already"):
+        model.rename_class("dog", "tom")
+
+
+def test_pickles_are_model_files_and_learn_on_alike(tmp_path: Path) -> None:
+    model = learned([0, 1])
+    model.save(tmp_path / "m.safetensors")
+    copies = [pickle.loads(pickle.dumps(model)), AFAFClassifier.load(tmp_path / "m.safetensors", device="cpu"), model]
+    for copy in copies:
+        copy.partial_fit(*patterns([2, 3]))
+        assert [t.tolist() for t in copy._lifelong.learner.network.parameters.weights] == [
+            t.tolist() for t in copies[0]._lifelong.learner.network.parameters.weights
+        ]
+    with pytest.raises(NotFittedError):
+        clone(model).predict(patterns([0])[0])
+
+
+def test_rare_classes_count_more_unless_told_otherwise() -> None:
+    x, y = patterns([0, 1], 60)
+    few = np.r_[np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:3]]
+    noisy = np.clip(x.astype(int) + np.random.default_rng(0).normal(0, 120, x.shape), 0, 255).astype(np.uint8)  # so that prior odds matter
+
+    def lead_of_the_rare(balance: bool) -> float:
+        model = AFAFClassifier(**{**QUICK, "epochs": 6}, max_tasks=1, balance=balance).fit(noisy[few], y[few])
+        return float(model.decision_function(noisy).mean())
+
+    assert lead_of_the_rare(True) > lead_of_the_rare(False) + 0.1
+
+
+def test_scikit_learns_tools_work_on_vectors() -> None:
+    x, y = patterns([0, 1, 2], 20)
+    x = x.reshape(len(x), -1) * np.linspace(0.01, 10, 64)
+    pipeline = make_pipeline(StandardScaler(), AFAFClassifier(**QUICK))
+    assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.9
+    search = GridSearchCV(pipeline, {"afafclassifier__lr": [1e-6, 0.1]}, cv=2).fit(x, y)
+    assert search.best_params_ == {"afafclassifier__lr": 0.1}
+    assert search.best_estimator_.score(x, y) > 0.9
