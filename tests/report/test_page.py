@@ -105,6 +105,28 @@ def test_the_ledger_is_counted_whole(seeds: Path) -> None:
     assert any(reused[task] for task in (3, 4, 5))
 
 
+def test_what_was_reused_is_said_of_the_right_task(seeds: Path) -> None:
+    found = reused_from(Model.load(seeds / "seed-0" / "model.safetensors"))
+    text = write_report(seeds / "seed-0").read_text(encoding="utf-8")
+    assert found[3][1] > 0
+    for task, counts in found.items():
+        for earlier, number in counts.items():
+            assert re.search(rf"task {task}: {number:,} connections start\s+from neurons fixed by task {earlier}\b", text)
+
+
+def test_runs_that_cannot_be_shown_say_why(seeds: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(seeds / "seed-0", tmp_path / "run")
+    for name in ("results.json", "config.json", "log.jsonl"):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(RunError, match="afaf doctor"):
+            write_report(run)
+        (run / name).write_bytes(whole)
+    (run / "results.json").unlink()
+    with pytest.raises(RunError, match="not finished: afaf run --resume"):
+        write_report(run)
+
+
 def test_figures_for_a_paper(seeds: Path, results: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(seeds), "--out", str(tmp_path / "p.html"), "--figures", str(tmp_path / "f")])
     assert done.exit_code == 0, done.output

@@ -166,6 +166,19 @@ def test_damaged_checkpoints_and_logs_are_found(tmp_path: Path) -> None:
     assert doctor(tmp_path / "run" / "model.safetensors")[0] == 0
 
 
+def test_nothing_good_is_to_be_thrown_away(tmp_path: Path) -> None:
+    """A finished run with whole results and a whole model needs nothing, whatever else is damaged; without config.json none can go on."""
+    folder = tmp_path / "run"
+    run(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK)
+    damage(sorted((folder / "checkpoints").iterdir())[-1])
+    code, told = doctor(folder)
+    assert code == 1
+    assert told["advice"] == ["results and model are whole: nothing needs doing; damaged checkpoints can be removed"]
+    (folder / "config.json").write_text("{")
+    assert doctor(folder)[1]["advice"] == ["without its config.json the run cannot go on; its model is whole, and holds the settings too"]
+    assert not any("afaf doctor" in line for line in doctor(folder)[1]["wrong"])
+
+
 def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["doctor", str(tmp_path)]).exit_code == 2

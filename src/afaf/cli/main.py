@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -142,7 +143,7 @@ def file_name(stream: str) -> str:
 def results_table(summary: Any) -> Table:
     """The headline numbers of one or more runs of one method."""
     first = summary.runs[0]
-    table = Table(title=f"{first.stream}: {first.method}")
+    table = Table(title=f"{first.stream}: {first.method}", box=box.SIMPLE_HEAD, pad_edge=False)
     columns = {
         "ACC": "acc",
         "BWT": "bwt",
@@ -156,7 +157,7 @@ def results_table(summary: Any) -> Table:
     for name in columns:
         table.add_column(name, justify="right")
     table.add_column("#params", justify="right")
-    table.add_column("/ dense", justify="right")
+    table.add_column("share", justify="right")  # of the dense network's
     table.add_column("seconds", justify="right")
     for result in summary.runs:
         numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
@@ -325,7 +326,8 @@ def streams(
 
         show_stream(name, data, out or Path(f"{file_name(name)}.png"))
         return
-    table = Table("stream", "tasks", "classes", "training images", "what it is")
+    table = Table("stream", "tasks", "classes", "images", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what it is", overflow="fold")
     for benchmark in BENCHMARKS.values():
         outline = benchmark.outline()
         counts = f"{sum(outline.train_counts):,}"

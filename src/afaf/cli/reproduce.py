@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -48,6 +49,7 @@ def reproduce_experiments(
     if more:
         chosen = [experiment.with_settings(more) for experiment in chosen]
     executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline)
+    Store(results).prepare()
     with GridDisplay(display_console) as display:
         reproduction = Reproduction(chosen, Store(results), executor, display, again=again)
         display.reproduction = reproduction
@@ -57,16 +59,22 @@ def reproduce_experiments(
             display.close()
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
-            console.print(f"{done} runs done, {reproduction.already} were there, {left} left; results in {results}/")
-    for run, error in reproduction.errors:
-        console.print(f"[red]not done:[/] {escape(str(run))}: {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
+            again_words = "; the same command again goes on" if left else ""
+            console.print(
+                f"{done} runs done, {reproduction.already} were there, {left} left; results in {results}/{again_words}", soft_wrap=True
+            )
+    for message, runs in reproduction.errors_by_message().items():
+        console.print(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}", soft_wrap=True)
     return not reproduction.errors
 
 
 def list_experiments(console: Console, experiments: Path, results: Path, names: Sequence[str], seeds: int | None) -> None:
     """What is complete; of the experiments named also which runs are missing."""
     lines = Store(results).read()
-    table = Table("experiment", "feeds", "runs", "done", "missing", "what it is")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("experiment", no_wrap=True)
+    for heading in ("feeds", "runs", "done", "missing", "what it is"):
+        table.add_column(heading, justify="right" if heading in ("runs", "done", "missing") else "left", overflow="fold")
     chosen = read_experiments(experiments, names or ["all"], seeds)
     for experiment in chosen:
         missing = len(experiment.missing(lines))
@@ -132,6 +140,7 @@ class GridDisplay(Progress):
         self.whole: TaskID | None = None
         self.rows: dict[Key, TaskID] = {}
         self.total = self.ended = 0
+        self.told: set[str] = set()
 
     def __enter__(self) -> GridDisplay:
         self.bars.start()
@@ -163,9 +172,11 @@ class GridDisplay(Progress):
         self.console.print(message, soft_wrap=True, highlight=False, markup=False)
 
     def failed(self, run: Planned, error: Exception) -> None:
+        """Told once: what ails one run often ails all of its stream."""
         self._end(run)
-        message = f"not done: {run}: {type(error).__name__}: {error}"
-        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
+        if str(error) not in self.told:
+            self.console.print(f"not done: {run}: {error}", soft_wrap=True, highlight=False, markup=False)
+        self.told.add(str(error))
 
     def stopped(self, run: Planned) -> None:
         self._end(run)

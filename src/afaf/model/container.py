@@ -174,7 +174,10 @@ def _entry(name: str, told: Any) -> Entry:
 
 
 def _json(text: Any) -> dict[str, Any]:
-    found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    try:
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError("its header is damaged") from None
     if not isinstance(found, dict):
         raise ValueError("its header is no table")
     return found

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from afaf.errors import RunError
 from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
 from afaf.report.measured import Measured, mean_matrix
@@ -24,7 +25,10 @@ SUFFIXES = (".svg", ".pdf")
 
 def write_figures(source: Path, folder: Path) -> list[Path]:
     """Every figure there are data for."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another place with --figures") from None
     found = runs_in(source)
     if not found:
         figures = Figures(Measured(Store(source).read().values()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from afaf.errors import RunError
-from afaf.runs.folder import write_whole
+from afaf.runs.folder import read_json, resume_command, write_whole
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,18 @@ def runs_in(source: Path) -> list[Path]:
     if (source / "results.json").exists():
         return [source]
     found = [path.parent for path in source.glob("*/results.json")]
-    return sorted(found, key=lambda path: (json.loads((path / "results.json").read_text(encoding="utf-8"))["seed"], path.name))
+    return sorted(found, key=lambda path: (read_json(path / "results.json")["seed"], path.name))
+
+
+@contextlib.contextmanager
+def readable_runs(source: Path) -> Iterator[None]:
+    """Files of a run that make no sense are the run's fault, and said so."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise RunError(
+            f"{source} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor looks a run over"
+        ) from None
 
 
 def write_report(source: Path, out: Path | None = None) -> Path:
@@ -77,17 +89,19 @@ def write_report(source: Path, out: Path | None = None) -> Path:
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
 
+    if (source / "config.json").exists() and not (source / "results.json").exists():
+        raise RunError(f"the run in {source} is not finished: {resume_command(source)} goes on with it")
     if not source.is_dir():
         raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
-    runs = runs_in(source)
-    if runs:
-        page, place = run_page(runs), source / "report.html"
-    elif list(source.glob("*.jsonl")):
-        page, place = results_page(source), source / "report.html"
-    else:
-        raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
-    place = out or place
-    text = page.html()
+    place = out or source / "report.html"
+    with readable_runs(source):
+        runs = runs_in(source)
+        if runs:
+            text = run_page(runs).html()
+        elif list(source.glob("*.jsonl")):
+            text = results_page(source).html()
+        else:
+            raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
 
     def write(path: Path) -> None:
         path.write_text(text, encoding="utf-8")

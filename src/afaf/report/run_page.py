@@ -259,15 +259,14 @@ def _reuse_map(model: Model) -> str:
     rows: list[list[float | None]] = [[found[t].get(s, 0) if s < t else None for s in sources] for t in tasks]
 
     def says(j: int, i: int, value: float) -> str:
-        return f"task {tasks[j]}: {value:,.0f} connections start\nfrom neurons fixed by task {tasks[i]}"
+        return f"task {tasks[j]}: {value:,.0f} connections start\nfrom neurons fixed by task {sources[i]}"
 
-    names = [str(t) for t in tasks]
     return svg.heat_map(
         rows,
         "reused from",
         says,
-        rows=names,
-        columns=names,
+        rows=[str(t) for t in tasks],
+        columns=[str(t) for t in sources],
         row_title="task",
         column_title="from neurons of task",
         high=high,

@@ -96,7 +96,15 @@ def _examine_json(path: Path, diagnosis: Diagnosis) -> None:
         read_json(path)
         diagnosis.sound.append(f"{path.name}: whole")
     except AfafError as error:
-        diagnosis.wrong.append(str(error))
+        diagnosis.wrong.append(str(error).partition("; `afaf doctor")[0])  # whom the reader is asking already
+
+
+def _can_read(path: Path) -> bool:
+    try:
+        read_json(path)
+    except AfafError:
+        return False
+    return True
 
 
 def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
@@ -163,6 +171,11 @@ def _advise(path: Path, diagnosis: Diagnosis, states: list[tuple[str, Learner]],
     elif not (path / "results.json").exists():
         if (path / "config.json").exists():
             diagnosis.advice.append(f"the run is not finished: {command} goes on {newest}")
+    elif not diagnosis.well and not _can_read(path / "config.json"):
+        state = "whole, and holds the settings too" if model is not None else "lost"
+        diagnosis.advice.append(f"without its config.json the run cannot go on; its model is {state}")
+    elif not diagnosis.well and model is not None and _can_read(path / "results.json"):
+        diagnosis.advice.append("results and model are whole: nothing needs doing; damaged checkpoints can be removed")
     elif not diagnosis.well and checkpoints:
         diagnosis.advice.append(f"remove results.json and model.safetensors, then {command} makes them anew {newest}")
     elif not diagnosis.well:

@@ -150,6 +150,13 @@ class Reproduction(Watch):
             self.errors.append((run, error))
             self.progress.failed(run, error)
 
+    def errors_by_message(self) -> dict[str, list[Planned]]:
+        """What went wrong, each once, with the runs it befell."""
+        found: dict[str, list[Planned]] = {}
+        for run, error in self.errors:
+            found.setdefault(str(error) or type(error).__name__, []).append(run)
+        return found
+
     def stopped(self, job: Job) -> None:
         run, _ = self.running.pop(job.tag)
         self.left.insert(0, run)

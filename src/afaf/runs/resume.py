@@ -42,6 +42,10 @@ def resume(
     path, listener = Path(run), listener or Listener()
     with RunFolder.reopen(path) as folder:
         if folder.finished:
+            if settings:
+                raise ConfigError(
+                    f"the run in {path} is finished: settings change nothing any more; start another run to learn with others"
+                )
             return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
         tables = [_stored(about, path), *_free_settings(settings)]

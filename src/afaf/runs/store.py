@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import DataError
+from afaf.errors import DataError, RunError
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
@@ -31,6 +31,15 @@ class Store:
         found = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
         found.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file keep their order where no time is told
         return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in found}
+
+    def prepare(self) -> None:
+        """Make the folder, before anything is computed that could not be kept."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.folder, os.W_OK):
+                raise PermissionError(13, "no permission")
+        except OSError as error:
+            raise RunError(f"cannot write to {self.folder}: {error.strerror}; choose another folder with --results") from None
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Add one line to NAME.jsonl in a single write; what a killed process may have left unfinished is closed off first."""
