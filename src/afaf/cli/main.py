@@ -261,7 +261,9 @@ def reproduce(
     experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
     set_: SetOption = [],
     data: DataOption = None,
-    write_report: Annotated[bool, typer.Option("--write-report", help="Write REPRODUCTION.md and its figures from the results.")] = False,
+    write_report: Annotated[
+        bool, typer.Option("--write-report", help="Write REPRODUCTION.md, beside the results folder, and docs/images.")
+    ] = False,
 ) -> None:
     """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
     from afaf.cli.reproduce import list_experiments, reproduce_experiments, write_page

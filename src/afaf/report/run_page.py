@@ -78,6 +78,7 @@ def run_page(folders: Sequence[Path]) -> Page:
     first = runs.first
     seeds = ", ".join(str(run.seed) for run in runs.results)
     several = f"{len(runs.results)} seeds ({seeds}); mean ± standard deviation" if runs.several else f"seed {seeds}"
+    draws = bool(candidates_drawn(runs.model))
     sections = (
         Section("headline", "Headline", headline(runs)),
         Section(
@@ -85,8 +86,8 @@ def run_page(folders: Sequence[Path]) -> Page:
         ),
         Section("over-time", "Each task over time", over_time(runs), "How well each task is remembered as the next ones are learned."),
         Section("confusion", "Confusion by class", confusion(runs), CONFUSION),
-        Section("ledger", "Who owns what", ledger(runs), _of_first(runs, "Connections belong to the task that learned them, for ever.")),
-        Section("candidates", "Where classes drew their candidates", candidates(runs), _of_first(runs, CANDIDATES)),
+        Section("ledger", "Who owns what", ledger(runs), _of_first(runs, _ownership(runs))),
+        Section("candidates", "Where classes drew their candidates", candidates(runs), _of_first(runs, CANDIDATES) if draws else ""),
         Section("curves", "Training curves", curves(runs), "Over the outputs in the loss, on training images; one line a task."),
         Section("costs", "Costs against dense", cost_bars(runs), "The dense network and its training are 1."),
         Section("seeds", "All seeds" if runs.several else "This run", seed_table(runs)),
@@ -106,6 +107,12 @@ CANDIDATES = (
     "When a task reuses, each of its classes draws on the neurons that respond to it most. The colour is the task that had fixed the "
     "neuron; grey ones were used by earlier tasks but free, pale ones unused."
 )
+
+
+def _ownership(runs: Runs) -> str:
+    if runs.model.learner.ledger.keeps_past:
+        return "Connections belong to the task that learned them, for ever."
+    return "Connections belong to the task that moved them last: this method lets every task move all of them."
 
 
 def _of_first(runs: Runs, text: str) -> str:
