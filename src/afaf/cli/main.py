@@ -262,7 +262,7 @@ def reproduce(
     set_: SetOption = [],
     data: DataOption = None,
     write_report: Annotated[
-        bool, typer.Option("--write-report", help="Write REPRODUCTION.md, beside the results folder, and docs/images.")
+        bool, typer.Option("--write-report", help="Write REPRODUCTION.md and docs/images/, beside the results.")
     ] = False,
 ) -> None:
     """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
