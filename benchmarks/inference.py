@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from afaf.runs.export import Answer, Kind, difference_of, export, open_onnx, open_torch
+from afaf.runs.export import Answer, Kind, difference_from, export, open_onnx, open_torch
 from afaf.runs.lifelong import Lifelong, LifelongSettings
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.sources import data_folder
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a model of 32x32 colour images")
     parser.add_argument("--images", type=int, default=64, help="of each class that the model is made from")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/inference.json"))
     options = parser.parse_args()
     stream = open_stream("split-cifar10", data=data_folder(options.data))
@@ -64,24 +64,25 @@ def measure(model: Lifelong, tests: NDArray[Any], threads: int, repeat: int) -> 
     """Both networks in both runtimes, one after the other in each round, so that what else the machine does meets all alike."""
     answers: dict[tuple[str, str], Answer] = {}
     rows: list[dict[str, Any]] = []
+    logits = model.logits(tests)
     with tempfile.TemporaryDirectory() as folder:
         kinds: list[tuple[Kind, Callable[[Path], Answer]]] = [("torch", open_torch), ("onnx", lambda path: open_onnx(path, threads))]
         for kind, opened in kinds:
             for which in ("dense", "compacted"):
                 path = Path(folder) / f"{which}.{kind}"
-                found = export(model, path, kind, tests, dense=which == "dense")
+                found = export(model, path, kind, dense=which == "dense")
                 answers[kind, which] = opened(path)
-                difference = difference_of(model, answers[kind, which], tests)
+                difference = difference_from(logits, model.temperature, answers[kind, which], tests)
                 about = {"runtime": kind, "network": which, "weights": found.weights, "bytes": found.bytes, "threads": threads}
                 rows.append({**about, "difference": difference, "images": len(tests)})
     seconds: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(repeat):
         for (runtime, which), answer in answers.items():
             for batch in BATCHES:
-                part, n = tests[: 64 if batch == 1 else 256], 64 if batch == 1 else 256
+                n = 16 if batch == 1 else 128
                 started = time.perf_counter()
                 for first in range(0, n, batch):
-                    answer(part[first : first + batch])
+                    answer(tests[first : first + batch])
                 seconds.setdefault((runtime, which, batch), []).append((time.perf_counter() - started) / n)
     for row in rows:
         for batch in BATCHES:

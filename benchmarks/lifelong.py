@@ -59,7 +59,8 @@ def softmax(logits: NDArray[Any]) -> NDArray[Any]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The table of docs/when.md."""
-    lines = ["| classes a call | none-of-mine images | accuracy, % | calibration error | without temperature |", "|---|---|---|---|---|"]
+    headings = ("classes a call", "none-of-mine images", "seeds", "accuracy, %", "calibration error", "without temperature")
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for case in CASES:
         found = [row for row in rows if (row["classes_per_call"], row["negatives"]) == case]
         if not found:
@@ -69,7 +70,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         calls = "all ten, one call" if case[0] == 10 else str(case[0])
         used = "no" if case[1] == "never" or case[0] == 10 else "yes"
         spread = f" ± {np.std(accuracy, ddof=1):.1f}" if len(accuracy) > 1 else ""
-        lines.append(f"| {calls} | {used} | {np.mean(accuracy):.1f}{spread} | {errors[0]:.3f} | {errors[1]:.3f} |")
+        lines.append(f"| {calls} | {used} | {len(found)} | {np.mean(accuracy):.1f}{spread} | {errors[0]:.3f} | {errors[1]:.3f} |")
     return "\n".join(lines)
 
 
@@ -77,7 +78,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/lifelong.json"))
+    parser.add_argument("--table", action="store_true", help="only print the table of docs/when.md, from what was measured")
     options = parser.parse_args()
+    if options.table:
+        print(markdown(json.loads(options.out.read_text())["rows"]))
+        return
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for classes_per_call, negatives in CASES:

@@ -69,7 +69,12 @@ def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = 
 
 def difference_of(model: Lifelong, answer: Answer, pixels: NDArray[Any]) -> float:
     """The largest difference of any logit, relative to the largest logit where that exceeds 1, or of any probability."""
-    logits, probabilities = model.logits(pixels), model.probabilities(pixels)
+    return difference_from(model.logits(pixels), model.temperature, answer, pixels)
+
+
+def difference_from(logits: NDArray[Any], temperature: float, answer: Answer, pixels: NDArray[Any]) -> float:
+    """The same from the model's logits, where they are known."""
+    probabilities = torch.softmax(torch.from_numpy(logits).double() / temperature, 1).numpy()
     found = [answer(part) for part in (pixels[:1], pixels[1:]) if len(part)]  # the batch is of any size
     got = [np.concatenate(parts) for parts in zip(*found, strict=True)]
     scale = max(1.0, float(np.abs(logits).max()))

@@ -424,14 +424,19 @@ class Lifelong:
         method, ledger, spec = self.method, self.learner.ledger, self.spec
         if not isinstance(method, SpaceNet):
             return 0
-        task = len(self.life.labels) + 1
-        asked = method.sizes_of(spec, task, n_classes or (len(self.life.labels[-1]) if self.life.labels else 1))
+        n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
         last_hidden = spec.L - 1
-        left = len(ledger.free_neurons(last_hidden)) // max(1, asked.alloc[last_hidden])
-        for l in range(method.first_new(spec, task), last_hidden - 1):
-            unowned = int((ledger.owner(l) == 0).all(2).sum())
-            left = min(left, unowned // max(1, asked.connections[l]))
-        return left
+        free = len(ledger.free_neurons(last_hidden))
+        unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in range(1, last_hidden - 1)}  # above, pairs are always fresh
+        first = task = len(self.life.labels) + 1
+        while True:
+            asked = method.sizes_of(spec, task, n_classes)
+            free -= max(1, asked.alloc[last_hidden])
+            for l in range(method.first_new(spec, task), last_hidden - 1):
+                unowned[l] -= asked.connections[l]
+            if free < 0 or any(left < 0 for left in unowned.values()):
+                return task - first
+            task += 1
 
 
 def _life_of_run(model: Model, name: str) -> Life:

@@ -1,0 +1,92 @@
+"""What a model file says of its life is believed only if a model could have said it; room is what is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from afaf.errors import DataError, FileError
+from afaf.runs.lifelong import Lifelong, LifelongSettings, calibration_error, class_weights, fitted_temperature, held_out
+
+
+@pytest.fixture(scope="module")
+def model() -> Lifelong:
+    x = np.random.default_rng(0).normal(0, 1, (40, 6)).astype(np.float32)
+    labels = ["a", "b"] * 20
+    return Lifelong.begin(x, labels, LifelongSettings(max_tasks=3, epochs=1), torch.device("cpu")).learn(x, labels)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"labels": [["a"]]},
+        {"labels": [["a", {}]]},
+        {"removed": [7]},
+        {"removed": ["a"]},
+        {"pixels": "int"},
+        {"max_tasks": "many"},
+        {"validation": 3},
+        {"epochs": -1},
+        {"tasks": []},
+        {"tasks": [{"learned": "x", "images": 1, "held_out": 1, "temperature": 0}]},
+        {"tasks": [{"learned": 3, "images": 1, "held_out": 1}]},
+        {"unheard": 1},
+    ],
+)
+def test_a_life_that_makes_no_sense_is_refused(model: Lifelong, wrong: dict[str, Any], tmp_path: Path) -> None:
+    about = model._with_life()
+    assert about.life is not None
+    replace(about, life={**about.life, **wrong}).save(tmp_path / "m")
+    with pytest.raises(FileError):
+        Lifelong.load(tmp_path / "m")
+
+
+def test_room_counts_down_to_a_full_model(model: Lifelong) -> None:
+    x = np.random.default_rng(1).normal(0, 1, (20, 6)).astype(np.float32)
+    rooms, grown = [model.room(1)], model
+    for label in ("c", "d"):
+        grown = grown.learn(x, [label] * 20)
+        rooms.append(grown.room(1))
+    assert rooms == [2, 1, 0]
+    assert grown.life.task_of(grown.life.known["d"]) == 3
+
+
+def test_a_model_of_a_run_answers_but_learns_no_more(tmp_path: Path) -> None:
+    import afaf
+
+    results = afaf.run("split-digits", "afaf", settings={"learn.epochs": 1, "run.images": 8}, device="cpu")
+    assert results.model is not None
+    results.model.save(tmp_path / "m")
+    model = Lifelong.load(tmp_path / "m")
+    images = np.zeros((2, 8, 8, 1), dtype=np.uint8)
+    assert model.probabilities(images).shape == (2, 10)
+    with pytest.raises(DataError, match="learns no more"):
+        model.learn(images, ["x", "y"])
+
+
+def test_small_classes_lose_nothing_to_the_held_out_part() -> None:
+    labels = np.array([0] * 30 + [1] * 4)
+    stay, aside = held_out(labels, 0.1, seed=0)
+    assert sorted([*stay, *aside]) == list(range(34))
+    assert labels[aside].tolist() == [0, 0, 0]
+
+
+def test_every_class_weighs_the_same_up_to_a_limit() -> None:
+    weights = class_weights(np.array([0] * 60 + [1] * 20))
+    assert 60 * weights[0] == pytest.approx(20 * weights[1])
+    assert class_weights(np.array([0] * 1000 + [1]))[1] == 10
+
+
+def test_a_temperature_mends_what_was_too_sure() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 5, generator=draw, dtype=torch.float64) * 2
+    target = torch.distributions.Categorical(logits=logits).sample()  # whatever was drawn: from these very probabilities
+    found = fitted_temperature(3 * logits, target)
+    assert found == pytest.approx(3, rel=0.1)
+    errors = [calibration_error(torch.softmax(3 * logits / t, 1).numpy(), target.numpy()) for t in (1.0, found)]
+    assert errors[1] < 0.03 < errors[0]
