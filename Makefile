@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/afaf demo
 
+# One thread each: the tests' networks are too small to share out.
 test: $(READY) check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 check: $(READY)
 	$(BIN)/ruff check src tests benchmarks
