@@ -136,6 +136,13 @@ def test_wrong_options(tmp_path: Path, options: dict, word: str) -> None:
         open_stream(f"folder:{tmp_path}", **options)
 
 
+def test_a_folder_one_level_too_high_is_told_from_classes(tmp_path: Path) -> None:
+    for month in ("january", "february"):
+        folder_of(tmp_path / "photos" / month)
+    with pytest.raises(DataError, match=r"only deeper .*perhaps .*february"):
+        open_stream(f"folder:{tmp_path}/photos")
+
+
 def test_folders_that_are_no_stream(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such folder"):
         open_stream(f"folder:{tmp_path}/nowhere")

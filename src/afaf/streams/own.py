@@ -203,12 +203,18 @@ def _files(root: Path, side: int | None) -> list[Item]:
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
         raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, train/CLASS/")
-    items = []
+    items, direct = [], False
     for folder in folders:
         paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
         if not paths:
             raise DataError(f"{folder}: no images (looked for {', '.join(sorted(SUFFIXES))}): add some or remove the folder")
+        direct = direct or any(path.parent == folder for path in paths)
         items += [(str(path), _reader(path, folder.name, side)) for path in paths]
+    if not direct:
+        raise DataError(
+            f"{root}: no image lies right in a class folder, only deeper (for example {items[0][0]}): name the folder that holds the "
+            f"class folders, perhaps {folders[0]}"
+        )
     return items
 
 
