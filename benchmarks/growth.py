@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -30,8 +28,9 @@ from afaf.methods.base import Lesson
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
 from afaf.runs.runner import Setup, set_up
-from afaf.streams.tasks import Outline, Preparation, Split
+from afaf.streams.tasks import Outline
 from benchmarks.provenance import write_results
+from benchmarks.step import now, random_feed
 
 FIRST_REUSE = 3
 SETTINGS: dict[str, Any] = {
@@ -45,24 +44,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def feed_of(task: int, images: int, device: torch.device) -> Feed:
-    rng = np.random.default_rng(task)
-    pixels = rng.integers(0, 256, (images, 32, 32, 3), dtype=np.uint8)
-    labels = np.array([2 * task - 2, 2 * task - 1])[np.arange(images) % 2]
-    preparation = Preparation((0.5,) * 3, (0.25,) * 3, augment="crop-flip")
-    return Feed([(Split(pixels, labels), preparation)], device)
-
-
-def seconds(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 def learn_task(learner: Learner, setup: Setup, task: int, engine: Engine, feed: Feed) -> float:
     """Seconds from the task's arrival until it is consolidated."""
     device = feed.device
-    started = seconds(device)
+    started = now(device)
     lesson = Lesson(task, (2 * task - 2, 2 * task - 1), feed)
     learner.begin(task, lesson.classes)
     with warnings.catch_warnings():
@@ -71,15 +56,15 @@ def learn_task(learner: Learner, setup: Setup, task: int, engine: Engine, feed: 
     engine.learn(learner, setup.method.plan(learner, lesson, 0), feed)
     setup.method.finish(learner, lesson)
     learner.end(task)
-    return seconds(device) - started
+    return now(device) - started
 
 
 def evaluate(learner: Learner, feeds: list[Feed], device: torch.device) -> float:
     """Seconds to judge all tasks so far."""
-    started = seconds(device)
+    started = now(device)
     for task, feed in enumerate(feeds, 1):
         score_task(learner.network, feed, (2 * task - 2, 2 * task - 1), learner.seen_classes, EvaluateSettings())
-    return seconds(device) - started
+    return now(device) - started
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -96,10 +81,10 @@ def measure(tasks: int, images: int, epochs: int, device: torch.device) -> dict[
     setup = set_up(outline, "afaf", SETTINGS, {"learn": {"epochs": epochs}})
     learner = Learner.fresh(Network(setup.spec, 0, device))
     engine = find_engine("auto", device)
-    test = [feed_of(task, 32, device) for task in range(1, tasks + 1)]
+    test = [random_feed(task, 32, True, device) for task in range(1, tasks + 1)]
     learning, judging = [], []
     for task in range(1, tasks + 1):
-        learning.append(learn_task(learner, setup, task, engine, feed_of(task, images, device)))
+        learning.append(learn_task(learner, setup, task, engine, random_feed(task, images, True, device)))
         judging.append(evaluate(learner, test[:task], device))
     return {"tasks": tasks, "learning": learning, "judging": judging, "peak_bytes": peak_bytes(device)}
 

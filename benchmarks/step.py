@@ -62,24 +62,26 @@ class Epoch:
         return (self.whole - self.ahead - self.rewiring) / self.steps * 1e6
 
 
+def now(device: torch.device) -> float:
+    """The time, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 class Apart:
     """Takes the time of a part while it is switched on; a GPU is waited for, before and after."""
 
     def __init__(self, device: torch.device):
         self.device, self.on, self.seconds = device, False, 0.0
 
-    def now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
     def timed(self, part: Callable[..., Any]) -> Callable[..., Any]:
         def taken_apart(*arguments: Any) -> Any:
             if not self.on:
                 return part(*arguments)
-            started = self.now()
+            started = now(self.device)
             result = part(*arguments)
-            self.seconds += self.now() - started
+            self.seconds += now(self.device) - started
             return result
 
         return taken_apart
@@ -95,10 +97,10 @@ def measure_epoch(learner: Learner, setup: Setup, task: int, feed: Feed, engine:
     plan.epochs += plan.rewire is not None  # after the last epoch nothing is rewired
     if plan.rewire is not None:
         plan.rewire = rewiring.timed(plan.rewire)
-    times = [ahead.now()]
+    times = [now(feed.device)]
 
     def mark(report: EpochReport) -> None:
-        times.append(ahead.now())
+        times.append(now(feed.device))
         ahead.on = rewiring.on = report.epoch == EPOCHS - 2
 
     features = Trunk.features

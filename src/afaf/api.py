@@ -41,7 +41,7 @@ def run(
     """
     given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
     given |= {"listener": listener, "stop": stop}
-    if resume and out is not None and (Path(out) / "config.json").exists():
+    if resume and out is not None:
         results = resuming.run_or_resume(stream, method, out=Path(out), **given)
     else:
         results = runner.run(stream, method, out=out, **given)
@@ -72,6 +72,6 @@ def resume(
 
 def _drawn(results: Results) -> Results:
     """With its pictures in its folder, if it has one."""
-    if results.run is not None and not (Path(results.run) / "r-matrix.png").exists():
+    if results.run is not None:
         draw_run(Path(results.run))
     return results

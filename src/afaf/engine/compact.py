@@ -49,6 +49,10 @@ class CompactEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        with PRECISION.set(self.precision, learner.network.device):
+            self._learn(learner, plan, feed, on_epoch, first_epoch)
+
+    def _learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None, first_epoch: int) -> None:
         kept = neurons_that_matter(learner, plan)
         work = gather(learner, plan, kept)
         trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
@@ -63,8 +67,7 @@ class CompactEngine:
             scatter(work, kept, learner)
             return report
 
-        with PRECISION.set(self.precision, learner.network.device):
-            learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
 
 
 Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
@@ -208,12 +211,13 @@ class Trunk:
 
     def features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
         """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
-        images = self.feed.batch(samples, moment)[0] if self.cached is None else None  # drawn at once: many small draws take longer
-        if images is None or self.entry > 1:
-            parts = samples.split(self.batch_size)
-            pieces = [None] * len(parts) if images is None else images.split(self.batch_size)
-            return torch.cat([self._features(work, part, piece, moment) for part, piece in zip(parts, pieces, strict=True)])
-        return images
+        parts = samples.split(self.batch_size)
+        if self.cached is not None:
+            return torch.cat([self._upper(work, part, self.cached[part], moment) for part in parts])
+        images = self.feed.batch(samples, moment)[0]  # drawn at once: many small draws take longer
+        if self.entry == 1:
+            return images
+        return torch.cat([self._through(work, *part, moment) for part in zip(parts, images.split(self.batch_size), strict=True)])
 
     def chunk(self, work: Workspace) -> int:
         """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
@@ -223,14 +227,14 @@ class Trunk:
         return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
 
     @torch.no_grad()
-    def _features(self, work: Workspace, samples: Tensor, images: Tensor | None, moment: Moment) -> Tensor:
-        top = work.spec.connections(self.entry - 1)
-        mode = work.mode(moment, samples)
-        if images is not None:
-            return forward(work.spec, self.parameters, images, mode=mode, last=self.entry - 1)
-        assert self.cached is not None
-        _, upper = _around_dropout(top.then)
-        return mode.operate(upper, self.entry, neurons_second(self.cached[samples]), self.parameters.norms)
+    def _through(self, work: Workspace, samples: Tensor, images: Tensor, moment: Moment) -> Tensor:
+        return forward(work.spec, self.parameters, images, mode=work.mode(moment, samples), last=self.entry - 1)
+
+    @torch.no_grad()
+    def _upper(self, work: Workspace, samples: Tensor, features: Tensor, moment: Moment) -> Tensor:
+        """From the dropout at the trunk's top on."""
+        _, upper = _around_dropout(work.spec.connections(self.entry - 1).then)
+        return work.mode(moment, samples).operate(upper, self.entry, neurons_second(features), self.parameters.norms)
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:

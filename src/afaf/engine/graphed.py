@@ -32,7 +32,7 @@ from afaf.engine.fused import Shadowed
 from afaf.engine.lanes import GATE, lane
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
-from afaf.engine.report import EpochReport, OnEpoch, check_finite, count_right
+from afaf.engine.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
@@ -90,7 +90,7 @@ class Stage:
         self.right = torch.zeros(steps, device=self.device, dtype=torch.int32)
         if isinstance(self.work, Shadowed):
             self.work.open_court(self.cursor[1:], self.losses, self.right)
-        self.columns = None if work.plan.outputs is None else torch.tensor(work.plan.outputs, device=self.device)
+        self.columns = columns_in_loss(work.plan, self.device)
         self.moment = Moment(0, work.plan.task)
         self.chunk: Chunk | None = None
         self.ahead = Ahead(self)

@@ -39,8 +39,8 @@ class Tally:
 
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         self.losses.append(loss)
-        if self.columns is None and self.plan.outputs is not None:
-            self.columns = torch.tensor(self.plan.outputs, device=logits.device)
+        if not self.right:
+            self.columns = columns_in_loss(self.plan, logits.device)
         self.right.append(count_right(logits, labels, self.columns))
         self.sizes.append(len(labels))
 
@@ -53,6 +53,11 @@ class Tally:
         return EpochReport(
             self.plan.task, self.plan.phase, self.epoch, self.plan.epochs, loss, 100 * int(torch.stack(self.right).sum()) / n
         )
+
+
+def columns_in_loss(plan: LearningPlan, device: torch.device) -> Tensor | None:
+    """The outputs in the loss; None: all."""
+    return None if plan.outputs is None else torch.tensor(plan.outputs, device=device)
 
 
 def count_right(logits: Tensor, labels: Tensor, columns: Tensor | None) -> Tensor:

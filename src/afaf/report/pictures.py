@@ -12,7 +12,9 @@ from afaf.runs.results import Results
 
 
 def draw_run(folder: Path) -> None:
-    """Put ledger.png and r-matrix.png into a finished run's folder."""
+    """Put ledger.png and r-matrix.png into a finished run's folder, unless they are there."""
+    if (folder / "r-matrix.png").exists():  # the last to be written
+        return
     model = Model.load(folder / "model.safetensors")
     results = Results.from_dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
     write_whole(folder / "ledger.png", lambda path: save_ledger_picture(model, path))

@@ -151,7 +151,7 @@ class LocalExecutor:
         stream = self.stream_of(job)
         given: dict[str, Any] = {"seed": job.seed, "device": str(self.device), "config": job.config, "settings": job.settings}
         given |= {"data": self.data, "listener": listener, "stop": self.stop}
-        if job.resume and job.out is not None and (job.out / "config.json").exists():
+        if job.resume and job.out is not None:
             return run_or_resume(stream, job.method, out=job.out, **given)
         return run(stream, job.method, out=job.out, **given)
 

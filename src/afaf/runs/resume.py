@@ -12,6 +12,7 @@ import torch
 
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
+from afaf.runs import runner
 from afaf.runs.config import Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.folder import RunFolder
@@ -90,7 +91,10 @@ def run_or_resume(
     listener: Listener | None,
     stop: Stop | None,
 ) -> Results:
-    """Go on with the run that the folder holds, provided that it is the one asked for."""
+    """Go on with the run that the folder holds, provided that it is the one asked for; begin it where there is none."""
+    if not (out / "config.json").exists():
+        given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
+        return runner.run(stream, method, out=out, listener=listener, stop=stop, **given)
     about = RunFolder(out).read_json("config.json")
     tables = settings_table(config, settings)
     setup = set_up(outline_with(stream, tables, data), method, *tables)
