@@ -5,6 +5,7 @@ Not collected by itself, since the interpreter must be chosen before Triton is i
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from afaf.engine import kernels
 from afaf.engine.kernels import Court, Draw
+from afaf.learning.feed import Feed, Moment
 from afaf.randomness import keep_at
+from afaf.streams.tasks import Preparation, Split
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RATE, KEY = 0.2, (12345, -777)
@@ -76,23 +79,57 @@ def test_patches_make_a_convolution_a_product() -> None:
     assert bool((matrix[:, 27:] == 0).all())
 
 
-@pytest.mark.parametrize(("block", "by_weight"), [(9, False), (1, False), (36, True), (36, False)])
-def test_update_and_importance(block: int, by_weight: bool) -> None:
-    """With a second gradient and a clipping factor; connections or single weights as units."""
+@pytest.mark.parametrize("channels", [1, 3])
+def test_crops_are_those_of_the_feed(channels: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 9, 11, channels), dtype=np.uint8)
+    preparation = Preparation((0.5,) * channels, (0.25,) * channels, augment="crop-flip")
+    feed = Feed([(Split(pixels, np.zeros(40, dtype=np.int64)), preparation)], DEVICE)
+    moment, samples = Moment(3, 1, 0, 2), torch.arange(39, -1, -1, device=DEVICE)
+    assert kernels.can_crop(feed)
+    assert torch.allclose(kernels.crops(feed, samples, moment, torch.float32), feed.batch(samples, moment)[0], atol=1e-5)
+
+
+def by_block(tensor: Tensor) -> Tensor:
+    """(outputs, inputs, block) with the inputs next to each other in memory."""
+    return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
+
+
+@pytest.mark.parametrize(("block", "by_weight", "inputs_last"), [(9, False, True), (1, False, False), (36, True, True), (36, False, False)])
+def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -> None:
+    """With a second gradient and a clipping factor; connections or single weights as units, in either order in memory."""
     outputs, inputs, lr, scale = 3, 20, 0.1, torch.tensor(0.5, device=DEVICE)
-    weight, gradient, more = random(outputs, block, inputs), random(outputs, block, inputs), random(block, outputs, inputs).permute(1, 0, 2)
-    moving = some(outputs, block if by_weight else 1, inputs)
+    weight, gradient, more = random(outputs, inputs, block), random(outputs, inputs, block), random(inputs, outputs, block).transpose(0, 1)
+    moving = some(outputs, inputs, block if by_weight else 1)
     connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
-    shadow = torch.zeros(outputs, block, inputs, dtype=torch.bfloat16, device=DEVICE)
+    if inputs_last:
+        weight, moving, connections, history = (by_block(tensor) for tensor in (weight, moving, connections, history))
+    shadow = torch.zeros_like(weight, dtype=torch.bfloat16)
     moved = (gradient + more) * moving * scale
     expected_weight, gained = weight - lr * moved, lr * moved.square()
-    expected_connections = connections + (gained if by_weight else gained.sum(1, keepdim=True))
+    expected_connections = connections + (gained if by_weight else gained.sum(2, keepdim=True))
     expected_history = history + expected_connections
-    kernels.update(weight, shadow, gradient, more.contiguous(), moving, lr, scale, (connections, history))
+    kernels.update(weight, shadow, gradient, more, moving, lr, scale, (connections, history))
     assert torch.allclose(weight, expected_weight, atol=1e-6)
     assert torch.allclose(shadow.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
     assert torch.allclose(connections, expected_connections, atol=1e-5)
     assert torch.allclose(history, expected_history, atol=1e-5)
+
+
+@pytest.mark.parametrize(("images", "inputs", "block", "by_weight"), [(70, 6, 36, False), (16, 20, 36, True), (64, 300, 1, False)])
+def test_a_dense_layer_learns_in_one_pass(images: int, inputs: int, block: int, by_weight: bool) -> None:
+    """More images than are added up at once; what does not move is as it was, but its importance is still summed up."""
+    outputs, lr = 40, 0.1
+    above, h, weight = random(images, outputs), random(images, inputs * block), random(outputs, inputs, block)
+    moving = some(outputs, inputs, block if by_weight else 1)
+    connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
+    shadow = weight.clone()
+    moved = (above.t() @ h).view_as(weight) * moving
+    expected_weight, gained = weight - lr * moved, lr * moved.square()
+    expected_connections = connections + (gained if by_weight else gained.sum(2, keepdim=True))
+    expected_history = history + expected_connections
+    kernels.learn(above, h, weight, shadow, moving, lr, (connections, history))
+    for found, expected in [(weight, expected_weight), (shadow, weight), (connections, expected_connections), (history, expected_history)]:
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("counted", [10, 6])

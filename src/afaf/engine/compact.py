@@ -214,7 +214,7 @@ class Trunk:
         parts = samples.split(self.batch_size)
         if self.cached is not None:
             return torch.cat([self._upper(work, part, self.cached[part], moment) for part in parts])
-        images = self.feed.batch(samples, moment)[0]  # drawn at once: many small draws take longer
+        images = work.images(self.feed, samples, moment)  # drawn at once: many small draws take longer
         if self.entry == 1:
             return images
         return torch.cat([self._through(work, *part, moment) for part in zip(parts, images.split(self.batch_size), strict=True)])

@@ -1,32 +1,50 @@
 """Steps for CUDA with their element-wise work fused: the same as the plain ones, up to the precision chosen.
 
-Beside each W_l lies its *shadow*: the same weights in the precision and the layout (outputs, block, inputs) in which products read them
-fastest. A product reads the shadow, its gradient is taken there, and one kernel then moves the weight, its shadow and its importance.
-Bias, ReLU, dropout and pool are one kernel forward and one backward.
+Beside each W_l lies its *shadow*: the same weights in the precision in which products read them fastest. A product reads the shadow, its
+gradient is taken there, and one kernel then moves the weight, its shadow and its importance; between dense layers the same kernel takes
+the gradient, too, and touches no connection but the task's. Bias, ReLU, dropout and pool are one kernel forward and one backward.
+
+Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
+which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from afaf.engine.compact import neurons_last
-from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge, move_bias, patches, update
+from afaf.engine.kernels import (
+    Court,
+    Draw,
+    activate,
+    add_up,
+    can_crop,
+    crops,
+    deactivate,
+    judge,
+    learn,
+    move_bias,
+    patches,
+    update,
+)
 from afaf.engine.lanes import Beside
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
-from afaf.learning.feed import Moment
+from afaf.learning.feed import Feed, Moment
 from afaf.learning.losses import CrossEntropy, Total
-from afaf.learning.plan import LearningPlan
 from afaf.learning.quadratic import Springs
 from afaf.network.forward import Norm, Observer, Parameters, Training, forward
 from afaf.network.spec import Connections, Operation
 
 MOST_CLASSES = 128  # that one tile of logits holds
 FEW_CHANNELS = 8  # below this a convolution is faster as a product of matrices
+
+Factor = Literal["maps", "patches", "rows"]
 
 
 @dataclass(frozen=True)
@@ -40,15 +58,16 @@ class Backward:
 
 
 class Product(torch.autograd.Function):
-    """h times the weights of a shadow: rows of a matrix, or (`size`) maps, channels last, with kernels of that size."""
+    """h times the weights of a shadow. h are maps, channels last; or *patches*, what each place of a convolution sees; or *rows* of a
+    dense layer's neurons."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, shadow: Tensor, size: int, l: int, backward: Backward | None) -> Tensor:
+    def forward(ctx: Any, h: Tensor, shadow: Tensor, of: Factor, l: int, backward: Backward | None) -> Tensor:
         ctx.save_for_backward(h, shadow)
-        ctx.size, ctx.l, ctx.way = size, l, backward
-        if size:
-            return neurons_last(F.conv2d(h, _kernels(shadow, size)))
-        return F.linear(h, _padded(shadow, h.shape[1]))
+        ctx.of, ctx.l, ctx.way = of, l, backward
+        if of == "maps":
+            return neurons_last(F.conv2d(h, _kernels(shadow)))
+        return F.linear(h, _matrix(shadow, of, h.shape[1]))
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
@@ -58,23 +77,29 @@ class Product(torch.autograd.Function):
         above = above.contiguous()
 
         def weights() -> Tensor:
-            if ctx.size:
-                gradient = _convolution_backward(above, h, shadow, ctx.size, [False, True, False])[1]
-                return gradient.permute(0, 2, 3, 1).reshape(shadow.shape)
-            return (above.t() @ h)[:, : shadow[0].numel()].reshape(shadow.shape)
+            if ctx.of == "maps":
+                return _convolution_backward(above, h, shadow, [False, True, False])[1].flatten(2)
+            if ctx.of == "patches":
+                outputs, inputs, block = shadow.shape
+                return (above.t() @ h)[:, : block * inputs].view(outputs, block, inputs).permute(0, 2, 1)
+            return (above.t() @ h).view(shadow.shape)
 
         def below() -> Tensor:
-            if ctx.size:
-                return _convolution_backward(above, h, shadow, ctx.size, [True, False, False])[0]
-            return above @ shadow.flatten(1)
+            if ctx.of == "maps":
+                return _convolution_backward(above, h, shadow, [True, False, False])[0]
+            return above @ _matrix(shadow, ctx.of, h.shape[1])
 
         need_below, need_weights = ctx.needs_input_grad[:2]
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.weights or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
+        if ctx.of == "rows":
+            passed = below() if need_below else None
+            way.beside.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
+            return passed, None, None, None, None
         gradient = way.beside.do(weights, above, h)
         passed = below() if need_below else None
-        way.beside.do(lambda: way.work.move(ctx.l, gradient))  # begins when `below` has read the weights
+        way.beside.do(lambda: way.work.move(ctx.l, gradient))
         return passed, None, None, None, None
 
 
@@ -134,15 +159,14 @@ class Fused(Training):
         norms: dict[int, Norm],
         observe: Observer | None,
     ) -> Tensor:
-        shadow = weight.permute(0, 2, 1)
         if operations[:1] != ("relu",):  # the output: logits are summed up in full precision
-            z = self._product(join, layer - 1, h, shadow)[:, 0, 0]
+            z = self._product(join, layer - 1, h, weight)[:, 0, 0]
             if self.bare:
                 return z
             z = z + bias
             return self.operate(operations, layer, self.cut(layer, z), norms, observe)
         together = next(n for n in (3, 2, 1) if operations[:n] in FUSIBLE)
-        activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, shadow), bias)
+        activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, weight), bias)
         return self.operate(operations[together:], layer, activation, norms, observe)
 
     def operate(
@@ -154,17 +178,18 @@ class Fused(Training):
 
     def _product(self, join: Connections, l: int, h: Tensor, shadow: Tensor) -> Tensor:
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
-        size, few = join.kernel, shadow.shape[2] < FEW_CHANNELS and not h.requires_grad
+        of: Factor
         if join.kind == "dense":
-            rows, kernel = _flat(h, join).to(shadow.dtype), 0
-        elif few:
-            rows, kernel = patches(h, size, shadow.dtype), 0
+            of, factor = "rows", h.flatten(1).to(shadow.dtype)
+        elif shadow.shape[1] < FEW_CHANNELS and not h.requires_grad:
+            of, factor = "patches", patches(h, join.kernel, shadow.dtype)
         else:
-            rows, kernel = h.to(shadow.dtype).contiguous(memory_format=torch.channels_last), size
-        z: Tensor = Product.apply(rows, shadow, kernel, l, self.backward)  # type: ignore[no-untyped-call]
-        if join.kind == "dense":
-            return z[:, None, None, :]
-        return z if kernel else z.view(len(h), h.shape[2] - size + 1, h.shape[3] - size + 1, -1)
+            of, factor = "maps", h.to(shadow.dtype).contiguous(memory_format=torch.channels_last)
+        z: Tensor = Product.apply(factor, shadow, of, l, self.backward)  # type: ignore[no-untyped-call]
+        if of == "maps":
+            return z
+        height, width = (1, 1) if of == "rows" else (size - join.kernel + 1 for size in h.shape[2:])
+        return z.view(len(h), height, width, -1)
 
     def _activate(self, operations: tuple[Operation, ...], layer: int, z: Tensor, bias: Tensor) -> Tensor:
         draw = None
@@ -179,32 +204,27 @@ class Fused(Training):
 FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("relu", "pool"), ("relu", "dropout", "pool"))
 
 
-def _padded(shadow: Tensor, values: int) -> Tensor:
-    """The weights as a matrix, with zeros where the rows they are multiplied with have been padded."""
-    matrix = shadow.flatten(1)
+def _matrix(shadow: Tensor, of: Factor, values: int) -> Tensor:
+    """The weights as a matrix in the order of the values they are multiplied with, and zeros where those have been padded."""
+    matrix = shadow.permute(0, 2, 1).flatten(1) if of == "patches" else shadow.flatten(1)
     return matrix if matrix.shape[1] == values else F.pad(matrix, (0, values - matrix.shape[1]))
 
 
-def _kernels(shadow: Tensor, size: int) -> Tensor:
-    outputs, _, inputs = shadow.shape
-    return shadow.view(outputs, size, size, inputs).permute(0, 3, 1, 2)
+def _kernels(shadow: Tensor) -> Tensor:
+    size = math.isqrt(shadow.shape[2])
+    return shadow.view(*shadow.shape[:2], size, size)
 
 
-def _convolution_backward(above: Tensor, h: Tensor, shadow: Tensor, size: int, wanted: list[bool]) -> tuple[Tensor, ...]:
+def _convolution_backward(above: Tensor, h: Tensor, shadow: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        above.permute(0, 3, 1, 2), h, _kernels(shadow, size), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+        above.permute(0, 3, 1, 2), h, _kernels(shadow), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
     )
     return gradients
 
 
-def _flat(h: Tensor, join: Connections) -> Tensor:
-    """The neurons' values one after the other: position by position if a neuron has several, as in a shadow."""
-    return h.permute(0, 2, 3, 1).flatten(1) if h.dim() == 4 and join.block > 1 else h.flatten(1)
-
-
 @dataclass
 class Shadowed(Workspace):
-    """A workspace with shadows. Its weights, masks and importances lie in memory as (outputs, block, inputs)."""
+    """A workspace with shadows, all laid out in memory as products read them."""
 
     shadows: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
@@ -219,15 +239,27 @@ class Shadowed(Workspace):
         device = work.parameters.weights[0].device
         whole = {l: torch.arange(work.spec.layer(l).size, device=device) for l in range(1, work.spec.L + 1)}
         here = cls(**{**vars(work), "neurons": {l: index.to(torch.int32) for l, index in (whole | work.neurons).items()}})
-        here.parameters = Parameters([_by_block(w) for w in work.parameters.weights], work.parameters.biases, work.parameters.norms)
-        here.importance.connections = [_by_block(c) for c in work.importance.connections]
-        here.moving = {l: _by_block(mask) for l, mask in work.moving.items()}
-        here.plan = _laid_out(work.plan)
+        weights = [here.laid_out(l, w) for l, w in enumerate(work.parameters.weights, 1)]
+        here.parameters = Parameters(weights, work.parameters.biases, work.parameters.norms)
+        here.importance.connections = [here.laid_out(l, c) for l, c in enumerate(work.importance.connections, 1)]
+        here.moving = {l: here.laid_out(l, mask) for l, mask in work.moving.items()}
+        here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
-        here.shadows = [w.permute(0, 2, 1).to(dtype, copy=True) for w in here.parameters.weights]
+        here.shadows = [w.to(dtype, copy=True) for w in weights]
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.beside = Beside(device) if device.type == "cuda" else None
         return here
+
+    def laid_out(self, l: int, tensor: Tensor) -> Tensor:
+        """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
+        if self.spec.connections(l).kind == "dense":
+            return tensor.contiguous()
+        return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
+
+    def _laid_out_springs(self, part: Any) -> Any:
+        if isinstance(part, Total):
+            return Total(tuple(self._laid_out_springs(term) for term in part.terms))
+        return part.laid_out(self.laid_out) if isinstance(part, Springs) else part
 
     def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
         """Let cross-entropy be computed by its own kernel, which notes losses and right answers by step."""
@@ -268,7 +300,10 @@ class Shadowed(Workspace):
     def cast_shadows(self) -> None:
         """After weights changed elsewhere than in a step. What stands still is left alone: a trunk may be reading it."""
         for l in self.moving:
-            self.shadows[l - 1].copy_(self.parameters.weights[l - 1].permute(0, 2, 1))
+            self.shadows[l - 1].copy_(self.parameters.weights[l - 1])
+
+    def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
+        return crops(feed, samples, moment, self.shadows[0].dtype) if can_crop(feed) else super().images(feed, samples, moment)
 
     def mode(self, moment: Moment, samples: Tensor) -> Training:
         return self.mode_with(self.keys_of(moment), samples)
@@ -284,7 +319,7 @@ class Shadowed(Workspace):
 
     def as_read(self, live: Parameters) -> Parameters:
         self.read = [shadow.detach().requires_grad_(l in self.moving) for l, shadow in enumerate(self.shadows, 1)]
-        return Parameters([shadow.permute(0, 2, 1) for shadow in self.read], live.biases, live.norms)
+        return Parameters(list(self.read), live.biases, live.norms)
 
     @torch.no_grad()
     def update(self, live: Parameters) -> None:
@@ -308,17 +343,24 @@ class Shadowed(Workspace):
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
         """Move W_l, its shadow and its importance; `more` is the gradient of what the loss says about the weights themselves."""
-        importance = (self.importance.connections[l - 1].permute(0, 2, 1), self.history[l].permute(0, 2, 1))
         update(
-            self.parameters.weights[l - 1].permute(0, 2, 1),
+            self.parameters.weights[l - 1],
             self.shadows[l - 1],
-            gradient.contiguous(),
-            None if more is None else more.permute(0, 2, 1).contiguous(),
-            self.moving[l].permute(0, 2, 1),
+            gradient,
+            more,
+            self.moving[l],
             self.plan.lr,
             scale,
-            importance if self.plan.importance else None,
+            self._importance(l),
         )
+
+    @torch.no_grad()
+    def learn(self, l: int, above: Tensor, h: Tensor) -> None:
+        """Take the gradient of a dense W_l and move it, its shadow and its importance, where the task has connections."""
+        learn(above, h, self.parameters.weights[l - 1], self.shadows[l - 1], self.moving[l], self.plan.lr, self._importance(l))
+
+    def _importance(self, l: int) -> tuple[Tensor, Tensor] | None:
+        return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None
 
     @torch.no_grad()
     def move_bias(self, l: int, parts: Tensor) -> None:
@@ -332,8 +374,8 @@ class Shadowed(Workspace):
         for l, mask in self.moving.items():
             gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
             if gradient is not None:
-                whole = gradient if more is None else gradient + more.permute(0, 2, 1)
-                gradients.append(whole if self.all_move[l] else whole * mask.permute(0, 2, 1))
+                whole = gradient if more is None else gradient + more
+                gradients.append(whole if self.all_move[l] else whole * mask)
         return clip_scale(gradients, self.plan.clip)
 
     def settle(self) -> None:
@@ -341,19 +383,3 @@ class Shadowed(Workspace):
         for l, history in self.history.items():
             self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
             history.zero_()
-
-
-def _laid_out(plan: LearningPlan) -> LearningPlan:
-    """The plan with its springs in the layout of the weights."""
-
-    def lay(part: Any) -> Any:
-        if isinstance(part, Total):
-            return Total(tuple(lay(term) for term in part.terms))
-        return part.laid_out(_by_block) if isinstance(part, Springs) else part
-
-    return replace(plan, loss=lay(plan.loss), after_step=lay(plan.after_step))
-
-
-def _by_block(tensor: Tensor) -> Tensor:
-    """The same shape (outputs, inputs, block), but with the inputs next to each other in memory."""
-    return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)

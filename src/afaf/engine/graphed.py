@@ -79,6 +79,7 @@ class Stage:
         self.work = Shadowed.of(work, dtype) if kernels.available(self.device) else work
         self.trunk = Trunk(self.work, feed, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(work)
+        self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
         self.within = torch.arange(self.batch_size, device=self.device)
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
@@ -137,7 +138,7 @@ class Stage:
         """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
         samples = self.feed.order(moment)[number * self.chunk_size : (number + 1) * self.chunk_size]
         features = self.trunk.features(self.work, samples, moment)
-        features = features.contiguous() if self.work.entry == 1 else neurons_last(features)
+        features = neurons_last(features) if self.maps else features.flatten(1) if self.work.entry > 1 else features.contiguous()
         return Chunk(features, self.feed.labels[samples], samples.to(torch.int32))
 
     def _take(self, chunk: Chunk) -> None:
@@ -208,7 +209,7 @@ class Stage:
             chunk.labels.index_select(0, place),
             chunk.samples.index_select(0, place),
         )
-        if work.entry > 1:
+        if self.maps:
             h = neurons_second(h)
         if isinstance(work, Shadowed):
             judged = work.take_step(h, labels, work.mode_with(self.keys, samples))

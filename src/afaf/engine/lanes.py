@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+# Streams of one process that never wait for each other; CUDA looks at this when it begins. Its own 8 are too few for seeds side by side.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 T = TypeVar("T")
 

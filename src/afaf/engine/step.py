@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from afaf.learning.feed import Moment
+from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan, Step
 from afaf.network.forward import Parameters, Training, forward
@@ -51,6 +51,10 @@ class Workspace:
             norm_moves=self.plan.norm_moves,
             neurons=self.neurons,
         )
+
+    def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
+        """These images as they are seen at this moment."""
+        return feed.batch(samples, moment)[0]
 
     def leaves(self) -> Parameters:
         """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""

@@ -59,8 +59,8 @@ class Feed:
         group = np.repeat([preparations.index(preparation) for _, preparation in parts], [len(split) for split, _ in parts])
         self._group = torch.from_numpy(group).to(self.device)
         scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
-        self._mean = self._table([p.mean for p in preparations]) * scale
-        self._std = self._table([p.std for p in preparations]) * scale
+        self.mean = self._table([p.mean for p in preparations]) * scale
+        self.std = self._table([p.std for p in preparations]) * scale
         self._augmented = torch.tensor([p.augment == "crop-flip" for p in preparations], device=self.device)
         self.augments = bool(self._augmented.any())
 
@@ -82,8 +82,8 @@ class Feed:
         """The images at `index` and their class ids; with a moment they are augmented as that moment demands."""
         augment = moment is not None and self.augments
         x = self._cropped(index, moment) if augment and moment else self.images[index.to(self.images.device)]
-        group = self._group[index] if len(self._mean) > 1 else 0
-        x = (x.to(self.device).to(self.dtype) - self._mean[group]) / self._std[group]
+        group = self._group[index] if len(self.mean) > 1 else 0
+        x = (x.to(self.device).to(self.dtype) - self.mean[group]) / self.std[group]
         if self.channels is not None and x.shape[1] != self.channels:
             x = x.expand(-1, self.channels, -1, -1)
         return x, self.labels[index]

@@ -27,11 +27,12 @@ class Springs:
     importance: Named
     anchor: Named
 
-    def laid_out(self, lay_out: Callable[[Tensor], Tensor]) -> Self:
+    def laid_out(self, lay_out: Callable[[int, Tensor], Tensor]) -> Self:
         """The same springs with the tensors of weights laid out in memory as an engine has its own: then one passes over them in order."""
 
         def weights(named: Named) -> Named:
-            return {name: lay_out(tensor) if name.startswith("weight/") else tensor for name, tensor in named.items()}
+            numbers = {name: int(name.split("/")[1]) for name in named if name.startswith("weight/")}
+            return {name: lay_out(numbers[name], tensor) if name in numbers else tensor for name, tensor in named.items()}
 
         return replace(self, importance=weights(self.importance), anchor=weights(self.anchor))
 

@@ -1,0 +1,23 @@
+"""Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
+
+from afaf.engine.kernels.activation import Draw, activate, add_up, deactivate, move_bias
+from afaf.engine.kernels.images import can_crop, crops, patches
+from afaf.engine.kernels.judge import Court, judge
+from afaf.engine.kernels.language import available
+from afaf.engine.kernels.weights import learn, update
+
+__all__ = [
+    "Court",
+    "Draw",
+    "activate",
+    "add_up",
+    "available",
+    "can_crop",
+    "crops",
+    "deactivate",
+    "judge",
+    "learn",
+    "move_bias",
+    "patches",
+    "update",
+]

@@ -1,0 +1,172 @@
+"""Bias, ReLU, dropout and pool in one pass, and their gradients in another.
+
+Activations lie channels last: (images, height, width, neurons), with height = width = 1 in a dense layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.engine.kernels.language import jit, mix, tl, triton
+
+ROWS, NEURONS = 64, 64  # of a tile of activations
+PARTIAL_SUMS = 512  # at most, of a neuron's gradients, before they are added up
+NO_WINNER = 4  # of a pool in which nothing was positive
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What decides dropout: the epoch's key (on the device, so that a captured step can be given another), the images, the neurons."""
+
+    key: Tensor  # (2,) int32
+    samples: Tensor  # (images,) int32
+    neurons: Tensor  # (neurons,) int32
+    rate: float
+
+
+@jit
+def _activate(  # type: ignore[no-untyped-def]
+    z_at, bias_at, h_at, winner_at, key_at, samples_at, neurons_at, rows, neurons, height, width, out_height, out_width, limit, scale,
+    POOL: tl.constexpr, DROPOUT: tl.constexpr, NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
+    there = (r < rows)[:, None] & (c < neurons)[None, :]
+    image = r // (out_height * out_width)
+    place = r % (out_height * out_width)
+    bias = tl.load(bias_at + c, mask=c < neurons, other=0.0)
+    if DROPOUT:
+        sample = tl.load(samples_at + image, mask=r < rows, other=0).to(tl.uint32, bitcast=True)
+        first = tl.load(key_at).to(tl.uint32, bitcast=True)
+        second = tl.load(key_at + 1).to(tl.uint32, bitcast=True)
+        base = mix(mix(sample ^ first) ^ second)
+        number = tl.load(neurons_at + c, mask=c < neurons, other=0)
+        words = (height * width + 1) // 2
+    best = tl.zeros((ROWS, NEURONS), dtype=tl.float32)
+    winner = tl.full((ROWS, NEURONS), NO_WINNER, dtype=tl.int32)
+    for k in tl.static_range(4 if POOL else 1):
+        if POOL:
+            y = (place // out_width) * 2 + k // 2
+            x = (place % out_width) * 2 + k % 2
+        else:
+            y = place // out_width
+            x = place % out_width
+        at = ((image * height + y) * width + x).to(tl.int64)[:, None] * neurons + c[None, :]
+        value = tl.load(z_at + at, mask=there, other=0.0).to(tl.float32) + bias[None, :]
+        if DROPOUT:
+            position = y * width + x
+            word = (number[None, :] * words + (position // 2)[:, None]).to(tl.uint32, bitcast=True)
+            bits = mix(base[:, None] ^ (word * 0x9E3779B9))
+            half = tl.where((position % 2)[:, None] == 1, bits >> 16, bits & 0xFFFF).to(tl.int32)
+            value = tl.where((half ^ 0x8000) >= limit, value * scale, 0.0)
+        better = (value > best) | (value != value)  # what is not a number must not be lost
+        best = tl.where(better, value, best)
+        winner = tl.where(better, k, winner)
+    out = r.to(tl.int64)[:, None] * neurons + c[None, :]
+    tl.store(h_at + out, best, mask=there)
+    if POOL:
+        tl.store(winner_at + out, winner.to(tl.int8), mask=there)
+
+
+@jit
+def _deactivate(  # type: ignore[no-untyped-def]
+    above_at, saved_at, passes_at, below_at, partial_at, rows, neurons, height, width, out_height, out_width, scale,
+    tiles: tl.constexpr, POOL: tl.constexpr, CUT: tl.constexpr, NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
+):  # fmt: skip
+    c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
+    if CUT:
+        scale = scale * tl.load(passes_at + c, mask=c < neurons, other=0.0).to(tl.float32)[None, :]
+    total = tl.zeros((NEURONS,), dtype=tl.float32)
+    for tile in range(tiles):
+        r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
+        there = (r < rows)[:, None] & (c < neurons)[None, :]
+        out = r.to(tl.int64)[:, None] * neurons + c[None, :]
+        gradient = tl.load(above_at + out, mask=there, other=0.0).to(tl.float32) * scale
+        if POOL:
+            winner = tl.load(saved_at + out, mask=there, other=NO_WINNER)
+            gradient = tl.where(winner < NO_WINNER, gradient, 0.0)
+            image = r // (out_height * out_width)
+            place = r % (out_height * out_width)
+            for k in tl.static_range(4):
+                y = (place // out_width) * 2 + k // 2
+                x = (place % out_width) * 2 + k % 2
+                at = ((image * height + y) * width + x).to(tl.int64)[:, None] * neurons + c[None, :]
+                tl.store(below_at + at, tl.where(winner == k, gradient, 0.0), mask=there)
+        else:
+            h = tl.load(saved_at + out, mask=there, other=0.0)
+            gradient = tl.where(h > 0, gradient, 0.0)
+            tl.store(below_at + out, gradient, mask=there)
+        total += tl.sum(gradient, axis=0)
+    tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
+
+
+@jit
+def _add_up(  # type: ignore[no-untyped-def]
+    parts_at, sum_at, moving_at, parts, neurons, lr, MOVE: tl.constexpr, PARTS: tl.constexpr, NEURONS: tl.constexpr
+):
+    p = tl.arange(0, PARTS)
+    c = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
+    there = (p < parts)[:, None] & (c < neurons)[None, :]
+    total = tl.sum(tl.load(parts_at + p[:, None] * neurons + c[None, :], mask=there, other=0.0), axis=0)
+    if MOVE:
+        moving = tl.load(moving_at + c, mask=c < neurons, other=0.0)
+        total = tl.load(sum_at + c, mask=c < neurons, other=0.0) - lr * moving * total
+    tl.store(sum_at + c, total, mask=c < neurons)
+
+
+def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool) -> tuple[Tensor, Tensor]:
+    """ReLU of z + bias, dropout, and the maximum over 2x2 places; z is (images, height, width, neurons). Also which place won each pool."""
+    n, height, width, neurons = z.shape
+    out_height, out_width = (height // 2, width // 2) if pool else (height, width)
+    h = z.new_empty(n, out_height, out_width, neurons)
+    winner = torch.empty(h.shape if pool else (0,), dtype=torch.int8, device=z.device)
+    rows = n * out_height * out_width
+    limit, scale = (0, 1.0) if draw is None else (round(draw.rate * 65536), 1 / (1 - draw.rate))
+    key, samples, numbers = (bias, bias, bias) if draw is None else (draw.key, draw.samples, draw.neurons)
+    tile = min(NEURONS, max(16, triton.next_power_of_2(neurons)))
+    _activate[(triton.cdiv(rows, ROWS), triton.cdiv(neurons, tile))](
+        z, bias, h, winner, key, samples, numbers, rows, neurons, height, width, out_height, out_width, limit, scale,
+        pool, draw is not None, NO_WINNER, ROWS, tile,
+    )  # fmt: skip
+    return h, winner
+
+
+def deactivate(above: Tensor, saved: Tensor, passes: Tensor | None, scale: float, pool: bool, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The gradient of z, from that of the activation and what `activate` gave: the winners of the pool, or h itself.
+
+    Also the bias's, in parts that are yet to be added up.
+    """
+    _, height, width, neurons = shape
+    n, out_height, out_width, _ = above.shape
+    uncovered = pool and (height % 2 or width % 2)  # the last row or column is in no pool
+    below = above.new_zeros(shape) if uncovered else above.new_empty(shape)
+    rows = n * out_height * out_width
+    tile = min(NEURONS, max(16, triton.next_power_of_2(neurons)))
+    tiles = triton.cdiv(rows, ROWS * PARTIAL_SUMS)
+    parts = triton.cdiv(rows, ROWS * tiles)
+    partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device)
+    _deactivate[(parts, triton.cdiv(neurons, tile))](
+        above, saved, saved if passes is None else passes, below, partial, rows, neurons, height, width, out_height, out_width, scale,
+        tiles, pool, passes is not None, NO_WINNER, ROWS, tile,
+    )  # fmt: skip
+    return below, partial
+
+
+def add_up(parts: Tensor) -> Tensor:
+    """The sums of the columns."""
+    total = torch.empty(parts.shape[1], dtype=torch.float32, device=parts.device)
+    _add_up_columns(parts, total, total, 0.0, False)
+    return total
+
+
+def move_bias(bias: Tensor, parts: Tensor, moving: Tensor, lr: float) -> None:
+    """b <- b - lr g where a bias moves, in place, from the parts of its gradient."""
+    _add_up_columns(parts, bias, moving, lr, True)
+
+
+def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: float, move: bool) -> None:
+    count, neurons = parts.shape
+    _add_up[(triton.cdiv(neurons, 16),)](parts, total, moving, count, neurons, lr, move, triton.next_power_of_2(count), 16)

@@ -1,0 +1,37 @@
+"""Triton, where there is one: a CPU build of PyTorch brings none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = tl = None
+
+__all__ = ["available", "jit", "mix", "tl", "triton"]
+
+
+def available(device: torch.device) -> bool:
+    """Whether kernels can run there."""
+    return triton is not None and device.type == "cuda"
+
+
+def jit(kernel: Callable[..., Any]) -> Any:
+    """A function to be compiled for the GPU when it is first called."""
+    return kernel if triton is None else triton.jit(kernel)
+
+
+@jit
+def mix(x):  # type: ignore[no-untyped-def]
+    """randomness.mix, on unsigned integers."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
