@@ -30,10 +30,15 @@ def some(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("shape", "pool", "drop"),
-    [((3, 4, 4, 5), True, True), ((2, 5, 7, 20), True, False), ((70, 1, 1, 33), False, True), ((2, 3, 3, 70), False, False)],
+    ("shape", "pool", "drop", "by_neuron"),
+    [
+        ((3, 4, 4, 5), True, True, True),
+        ((2, 5, 7, 20), True, False, False),
+        ((70, 1, 1, 33), False, True, False),
+        ((2, 3, 3, 70), False, False, True),
+    ],
 )
-def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: bool) -> None:
+def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: bool, by_neuron: bool) -> None:
     """Bias, ReLU, dropout, pool; odd sizes, of which a pool leaves out the last row or column; neurons through which nothing passes."""
     n, height, width, neurons = shape
     z, bias, passes = random(*shape).requires_grad_(), random(neurons).requires_grad_(), some(neurons)
@@ -49,11 +54,12 @@ def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: 
     expected = expected.permute(0, 2, 3, 1)
     above = random(*expected.shape)
     expected.backward(above)
-    h, winner = kernels.activate(z.detach(), bias.detach(), draw, pool)
+    h, winner = kernels.activate(z.detach(), bias.detach(), draw, pool, by_neuron)
     scale = 1 / (1 - RATE) if drop else 1.0
     below, parts = kernels.deactivate(above, winner if pool else h, passes, scale, pool, z.shape)
     assert z.grad is not None
     assert bias.grad is not None
+    assert h.permute(0, 3, 1, 2).is_contiguous() == (by_neuron or z.shape[1:3] == (1, 1))
     assert torch.allclose(h, expected, atol=1e-6)
     assert torch.allclose(below, z.grad * passes, atol=1e-6)
     assert torch.allclose(kernels.add_up(parts), bias.grad * passes, atol=1e-4)
@@ -71,12 +77,21 @@ def test_what_is_not_a_number_is_not_lost() -> None:
         assert bool(h.isnan().any())
 
 
-def test_patches_make_a_convolution_a_product() -> None:
-    images, weights = random(2, 3, 6, 5), random(4, 3, 3, 3)
-    matrix = kernels.patches(images, 3, torch.float32)
-    product = matrix[:, :27] @ weights.permute(0, 2, 3, 1).reshape(4, -1).t()
-    assert torch.allclose(product, F.conv2d(images, weights).permute(0, 2, 3, 1).reshape(-1, 4), atol=1e-4)
-    assert bool((matrix[:, 27:] == 0).all())
+@pytest.mark.parametrize(("channels", "maps"), [(3, 20), (1, 40)])
+def test_the_first_layer_looks_at_images(channels: int, maps: int) -> None:
+    images, weight = random(5, channels, 9, 8), by_block(random(maps, channels, 9)).requires_grad_()
+    bias, passes = random(maps).requires_grad_(), some(maps)
+    expected = F.relu(F.conv2d(images, weight.reshape(maps, channels, 3, 3), bias)).permute(0, 2, 3, 1)
+    above = random(*expected.shape)
+    expected.backward(above)
+    assert weight.grad is not None
+    assert bias.grad is not None
+    assert kernels.can_look(images, weight)
+    h = kernels.look(images, weight.detach(), bias.detach())
+    weights, biases = kernels.look_back(images, weight.detach(), above, h, passes)
+    assert torch.allclose(h, expected, atol=1e-4)
+    assert torch.allclose(weights, weight.grad * passes[:, None, None], rtol=1e-3, atol=1e-3)
+    assert torch.allclose(biases, bias.grad * passes, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -115,21 +130,18 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
     assert torch.allclose(history, expected_history, atol=1e-5)
 
 
-@pytest.mark.parametrize(("images", "inputs", "block", "by_weight"), [(70, 6, 36, False), (16, 20, 36, True), (64, 300, 1, False)])
-def test_a_dense_layer_learns_in_one_pass(images: int, inputs: int, block: int, by_weight: bool) -> None:
-    """More images than are added up at once; what does not move is as it was, but its importance is still summed up."""
-    outputs, lr = 40, 0.1
-    above, h, weight = random(images, outputs), random(images, inputs * block), random(outputs, inputs, block)
-    moving = some(outputs, inputs, block if by_weight else 1)
-    connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
+def test_listed_connections_move_alone() -> None:
+    outputs, inputs, block, lr = 5, 7, 36, 0.1
+    weight, gradient = random(outputs, inputs, block), random(outputs, inputs, block + 1)[:, :, 1:]
+    moving = some(outputs, inputs, 1)
+    connections, history = random(outputs, inputs, 1).abs(), random(outputs, inputs, 1).abs()
     shadow = weight.clone()
-    moved = (above.t() @ h).view_as(weight) * moving
-    expected_weight, gained = weight - lr * moved, lr * moved.square()
-    expected_connections = connections + (gained if by_weight else gained.sum(2, keepdim=True))
-    expected_history = history + expected_connections
-    kernels.learn(above, h, weight, shadow, moving, lr, (connections, history))
+    expected_weight = weight - lr * gradient * moving
+    expected_connections = connections + lr * (gradient * moving).square().sum(2, keepdim=True)
+    expected_history = history + expected_connections * moving
+    kernels.update_listed(torch.nonzero(moving.flatten()).flatten(), weight, shadow, gradient, lr, (connections, history))
     for found, expected in [(weight, expected_weight), (shadow, weight), (connections, expected_connections), (history, expected_history)]:
-        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert torch.allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("counted", [10, 6])

@@ -1,18 +1,19 @@
 """Steps for CUDA with their element-wise work fused: the same as the plain ones, up to the precision chosen.
 
 Beside each W_l lies its *shadow*: the same weights in the precision in which products read them fastest. A product reads the shadow, its
-gradient is taken there, and one kernel then moves the weight, its shadow and its importance; between dense layers the same kernel takes
-the gradient, too, and touches no connection but the task's. Bias, ReLU, dropout and pool are one kernel forward and one backward.
+gradient is taken there, and one kernel then moves the weight, its shadow and its importance. Bias, ReLU, dropout and pool are one kernel
+forward and one backward.
 
 Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
-which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other.
+which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other and only the task's
+connections need be touched.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,13 +26,15 @@ from afaf.engine.kernels import (
     activate,
     add_up,
     can_crop,
+    can_look,
     crops,
     deactivate,
     judge,
-    learn,
+    look,
+    look_back,
     move_bias,
-    patches,
     update,
+    update_listed,
 )
 from afaf.engine.lanes import Beside
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
@@ -42,9 +45,7 @@ from afaf.network.forward import Norm, Observer, Parameters, Training, forward
 from afaf.network.spec import Connections, Operation
 
 MOST_CLASSES = 128  # that one tile of logits holds
-FEW_CHANNELS = 8  # below this a convolution is faster as a product of matrices
-
-Factor = Literal["maps", "patches", "rows"]
+LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,13 @@ class Backward:
 
 
 class Product(torch.autograd.Function):
-    """h times the weights of a shadow. h are maps, channels last; or *patches*, what each place of a convolution sees; or *rows* of a
-    dense layer's neurons."""
+    """h times the weights of a shadow: rows of neurons, or (`maps`) maps, channels last."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, shadow: Tensor, of: Factor, l: int, backward: Backward | None) -> Tensor:
+    def forward(ctx: Any, h: Tensor, shadow: Tensor, maps: bool, l: int, backward: Backward | None) -> Tensor:
         ctx.save_for_backward(h, shadow)
-        ctx.of, ctx.l, ctx.way = of, l, backward
-        if of == "maps":
-            return neurons_last(F.conv2d(h, _kernels(shadow)))
-        return F.linear(h, _matrix(shadow, of, h.shape[1]))
+        ctx.maps, ctx.l, ctx.way = maps, l, backward
+        return neurons_last(F.conv2d(h, _kernels(shadow))) if maps else F.linear(h, shadow.flatten(1))
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
@@ -77,30 +75,51 @@ class Product(torch.autograd.Function):
         above = above.contiguous()
 
         def weights() -> Tensor:
-            if ctx.of == "maps":
+            if ctx.maps:
                 return _convolution_backward(above, h, shadow, [False, True, False])[1].flatten(2)
-            if ctx.of == "patches":
-                outputs, inputs, block = shadow.shape
-                return (above.t() @ h)[:, : block * inputs].view(outputs, block, inputs).permute(0, 2, 1)
             return (above.t() @ h).view(shadow.shape)
 
         def below() -> Tensor:
-            if ctx.of == "maps":
+            if ctx.maps:
                 return _convolution_backward(above, h, shadow, [True, False, False])[0]
-            return above @ _matrix(shadow, ctx.of, h.shape[1])
+            return above @ shadow.flatten(1)
 
         need_below, need_weights = ctx.needs_input_grad[:2]
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.weights or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
-        if ctx.of == "rows":
-            passed = below() if need_below else None
-            way.beside.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
-            return passed, None, None, None, None
         gradient = way.beside.do(weights, above, h)
         passed = below() if need_below else None
-        way.beside.do(lambda: way.work.move(ctx.l, gradient))
+        way.beside.do(lambda: way.work.move(ctx.l, gradient))  # begins when `below` has read the weights
         return passed, None, None, None, None
+
+
+class Look(torch.autograd.Function):
+    """The first layer's maps of images: convolution, bias and ReLU, as (images, height, width, maps)."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, shadow: Tensor, bias: Tensor, passes: Tensor | None, backward: Backward | None) -> Tensor:
+        h = look(images, shadow, bias)
+        ctx.save_for_backward(images, shadow, h, passes)
+        ctx.way = backward
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[None, Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+        images, shadow, h, passes = ctx.saved_tensors
+        way: Backward | None = ctx.way
+        if way is None or 1 not in way.weights:
+            weights, biases = look_back(images, shadow, above, h, passes)
+            return None, weights.to(shadow.dtype), biases, None, None
+
+        def learn() -> None:
+            weights, biases = look_back(images, shadow, above, h, passes)
+            way.work.move(1, weights)
+            if 1 in way.biases:
+                way.work.move_bias(1, biases[None])
+
+        way.beside.do(learn, above, h, images)
+        return None, None, None, None, None
 
 
 class Activate(torch.autograd.Function):
@@ -108,23 +127,31 @@ class Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, bias: Tensor, passes: Tensor | None, draw: Draw | None, pool: bool, l: int, backward: Backward | None
+        ctx: Any,
+        z: Tensor,
+        bias: Tensor,
+        passes: Tensor | None,
+        draw: Draw | None,
+        pool: bool,
+        by_neuron: bool,
+        l: int,
+        backward: Backward | None,
     ) -> Tensor:
-        h, winner = activate(z, bias, draw, pool)
-        ctx.save_for_backward(winner if pool else h, passes)
+        h, winner = activate(z, bias, draw, pool, by_neuron)
+        ctx.save_for_backward(winner, passes)
         ctx.pool, ctx.shape, ctx.scale = pool, z.shape, 1.0 if draw is None else 1 / (1 - draw.rate)
         ctx.l, ctx.way = l, backward
         return h
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:  # type: ignore[override]
         saved, passes = ctx.saved_tensors
-        below, parts = deactivate(above.contiguous(), saved, passes, ctx.scale, ctx.pool, ctx.shape)
+        below, parts = deactivate(above, saved, passes, ctx.scale, ctx.pool, ctx.shape)
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.biases:
-            return below, add_up(parts) if ctx.needs_input_grad[1] else None, None, None, None, None, None
+            return below, add_up(parts) if ctx.needs_input_grad[1] else None, None, None, None, None, None, None
         way.beside.do(lambda: way.work.move_bias(ctx.l, parts), parts)
-        return below, None, None, None, None, None, None
+        return below, None, None, None, None, None, None, None
 
 
 class Judge(torch.autograd.Function):
@@ -146,6 +173,7 @@ class Fused(Training):
     """Training whose weights are views of shadows, and whose keys of dropout lie on the device."""
 
     bare: bool = False  # leave the output's bias to the judge
+    seen_by_dense: frozenset[int] = frozenset()  # layers of maps that a dense layer follows
     backward: Backward | None = None
 
     def neurons_above(
@@ -166,6 +194,9 @@ class Fused(Training):
             z = z + bias
             return self.operate(operations, layer, self.cut(layer, z), norms, observe)
         together = next(n for n in (3, 2, 1) if operations[:n] in FUSIBLE)
+        if layer == 2 and together == 1 and join.kind != "dense" and can_look(h, weight):
+            maps: Tensor = Look.apply(h, weight, bias, self.passes.get(layer), self.backward)  # type: ignore[no-untyped-call]
+            return self.operate(operations[1:], layer, maps.permute(0, 3, 1, 2), norms, observe)
         activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, weight), bias)
         return self.operate(operations[together:], layer, activation, norms, observe)
 
@@ -178,18 +209,10 @@ class Fused(Training):
 
     def _product(self, join: Connections, l: int, h: Tensor, shadow: Tensor) -> Tensor:
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
-        of: Factor
-        if join.kind == "dense":
-            of, factor = "rows", h.flatten(1).to(shadow.dtype)
-        elif shadow.shape[1] < FEW_CHANNELS and not h.requires_grad:
-            of, factor = "patches", patches(h, join.kernel, shadow.dtype)
-        else:
-            of, factor = "maps", h.to(shadow.dtype).contiguous(memory_format=torch.channels_last)
-        z: Tensor = Product.apply(factor, shadow, of, l, self.backward)  # type: ignore[no-untyped-call]
-        if of == "maps":
-            return z
-        height, width = (1, 1) if of == "rows" else (size - join.kernel + 1 for size in h.shape[2:])
-        return z.view(len(h), height, width, -1)
+        maps = join.kind != "dense"
+        factor = h.to(shadow.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(shadow.dtype)
+        z: Tensor = Product.apply(factor, shadow, maps, l, self.backward)  # type: ignore[no-untyped-call]
+        return z if maps else z[:, None, None, :]
 
     def _activate(self, operations: tuple[Operation, ...], layer: int, z: Tensor, bias: Tensor) -> Tensor:
         draw = None
@@ -197,17 +220,13 @@ class Fused(Training):
             key = self.keys[layer]
             assert isinstance(key, Tensor)
             draw = Draw(key, self.samples, self.neurons[layer], self.rate)
-        h: Tensor = Activate.apply(z, bias, self.passes.get(layer), draw, "pool" in operations, layer - 1, self.backward)  # type: ignore[no-untyped-call]
+        h: Tensor = Activate.apply(
+            z, bias, self.passes.get(layer), draw, "pool" in operations, layer in self.seen_by_dense, layer - 1, self.backward
+        )  # type: ignore[no-untyped-call]
         return h.flatten(1) if h.shape[1:3] == (1, 1) and z.shape[1:3] == (1, 1) else h.permute(0, 3, 1, 2)
 
 
 FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("relu", "pool"), ("relu", "dropout", "pool"))
-
-
-def _matrix(shadow: Tensor, of: Factor, values: int) -> Tensor:
-    """The weights as a matrix in the order of the values they are multiplied with, and zeros where those have been padded."""
-    matrix = shadow.permute(0, 2, 1).flatten(1) if of == "patches" else shadow.flatten(1)
-    return matrix if matrix.shape[1] == values else F.pad(matrix, (0, values - matrix.shape[1]))
 
 
 def _kernels(shadow: Tensor) -> Tensor:
@@ -228,6 +247,7 @@ class Shadowed(Workspace):
 
     shadows: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
+    listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> numbers of the task's connections, where only they are touched
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
     court: Court | None = None  # where the loss is cross-entropy and nothing else
     beside: Beside | None = None
@@ -246,9 +266,16 @@ class Shadowed(Workspace):
         here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
         here.shadows = [w.to(dtype, copy=True) for w in weights]
+        here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.beside = Beside(device) if device.type == "cuda" else None
         return here
+
+    def _worth_listing(self, l: int, moving: Tensor) -> bool:
+        """Whether few connections of many weights are the task's, and nothing but them can move."""
+        connection = self.spec.connections(l)
+        listable = connection.kind == "dense" and connection.block >= LONG and moving.shape[2] == 1
+        return listable and bool(0 < moving.mean() < FEW)
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
@@ -315,7 +342,16 @@ class Shadowed(Workspace):
 
     def mode_with(self, keys: Tensor, samples: Tensor) -> Fused:
         by_layer = dict(enumerate(keys))
-        return Fused(self.spec.dropout, by_layer, samples.to(torch.int32), self.passes, self.plan.norm_moves, self.neurons)
+        dense = frozenset(l for l in range(2, self.spec.L) if self.spec.connections(l).kind == "dense" and self.spec.layer(l).positions > 1)
+        return Fused(
+            self.spec.dropout,
+            by_layer,
+            samples.to(torch.int32),
+            self.passes,
+            self.plan.norm_moves,
+            self.neurons,
+            seen_by_dense=dense,
+        )
 
     def as_read(self, live: Parameters) -> Parameters:
         self.read = [shadow.detach().requires_grad_(l in self.moving) for l, shadow in enumerate(self.shadows, 1)]
@@ -343,21 +379,11 @@ class Shadowed(Workspace):
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
         """Move W_l, its shadow and its importance; `more` is the gradient of what the loss says about the weights themselves."""
-        update(
-            self.parameters.weights[l - 1],
-            self.shadows[l - 1],
-            gradient,
-            more,
-            self.moving[l],
-            self.plan.lr,
-            scale,
-            self._importance(l),
-        )
-
-    @torch.no_grad()
-    def learn(self, l: int, above: Tensor, h: Tensor) -> None:
-        """Take the gradient of a dense W_l and move it, its shadow and its importance, where the task has connections."""
-        learn(above, h, self.parameters.weights[l - 1], self.shadows[l - 1], self.moving[l], self.plan.lr, self._importance(l))
+        weight, shadow = self.parameters.weights[l - 1], self.shadows[l - 1]
+        if l in self.listed and more is None and scale is None:
+            update_listed(self.listed[l], weight, shadow, gradient, self.plan.lr, self._importance(l))
+        else:
+            update(weight, shadow, gradient, more, self.moving[l], self.plan.lr, scale, self._importance(l))
 
     def _importance(self, l: int) -> tuple[Tensor, Tensor] | None:
         return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None
@@ -378,8 +404,18 @@ class Shadowed(Workspace):
                 gradients.append(whole if self.all_move[l] else whole * mask)
         return clip_scale(gradients, self.plan.clip)
 
-    def settle(self) -> None:
-        """An epoch ends: what neurons gained in it is the history of their outgoing connections."""
+    def settle(self, steps: int) -> None:
+        """An epoch ends: what neurons gained in it is the history of their outgoing connections.
+
+        Connections that are not listed have no history: their importance, if any, was the same at every step.
+        """
         for l, history in self.history.items():
+            if l in self.listed and self.plan.importance:
+                history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
             self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
             history.zero_()
+
+    def list_connections(self) -> None:
+        """Find the task's connections anew, in the same memory: their number does not change while it is learned."""
+        for l, listed in self.listed.items():
+            listed.copy_(torch.nonzero(self.moving[l].flatten()).flatten())

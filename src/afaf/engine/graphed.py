@@ -59,7 +59,7 @@ class GraphedEngine:
             def learn_epoch(moment: Moment) -> EpochReport:
                 if plan.rewire is not None and moment.epoch > first_epoch:
                     gather_again(stage.work, learner, kept)
-                    stage.cast_shadows()
+                    stage.take_over()
                 report = stage.epoch(moment)
                 scatter(stage.work, kept, learner)
                 return report
@@ -104,9 +104,11 @@ class Stage:
         self.ahead.close()
         self.chunk = None
 
-    def cast_shadows(self) -> None:
+    def take_over(self) -> None:
+        """After rewiring."""
         if isinstance(self.work, Shadowed):
             self.work.cast_shadows()
+            self.work.list_connections()
 
     def epoch(self, moment: Moment) -> EpochReport:
         plan, n = self.work.plan, len(self.feed)
@@ -124,7 +126,7 @@ class Stage:
             elif moment.epoch + 1 < plan.epochs:
                 self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
         if isinstance(self.work, Shadowed):
-            self.work.settle()
+            self.work.settle(len(self.losses))
         if self.device.type == "cuda":
             with GATE.outside():
                 torch.cuda.current_stream(self.device).synchronize()

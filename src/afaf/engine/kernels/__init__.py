@@ -1,10 +1,10 @@
 """Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
 
 from afaf.engine.kernels.activation import Draw, activate, add_up, deactivate, move_bias
-from afaf.engine.kernels.images import can_crop, crops, patches
+from afaf.engine.kernels.images import can_crop, can_look, crops, look, look_back
 from afaf.engine.kernels.judge import Court, judge
 from afaf.engine.kernels.language import available
-from afaf.engine.kernels.weights import learn, update
+from afaf.engine.kernels.weights import update, update_listed
 
 __all__ = [
     "Court",
@@ -13,11 +13,13 @@ __all__ = [
     "add_up",
     "available",
     "can_crop",
+    "can_look",
     "crops",
     "deactivate",
     "judge",
-    "learn",
+    "look",
+    "look_back",
     "move_bias",
-    "patches",
     "update",
+    "update_listed",
 ]

@@ -1,6 +1,7 @@
 """Bias, ReLU, dropout and pool in one pass, and their gradients in another.
 
-Activations lie channels last: (images, height, width, neurons), with height = width = 1 in a dense layer.
+Activations are shaped (images, height, width, neurons), with height = width = 1 in a dense layer. They lie so in memory, too, or with each
+neuron's places next to each other where a dense layer follows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from afaf.engine.kernels.language import jit, mix, tl, triton
 
-ROWS, NEURONS = 64, 64  # of a tile of activations
+ROWS, ROWS_BACK, NEURONS = 16, 64, 64  # of a tile of activations, forward and backward
 PARTIAL_SUMS = 512  # at most, of a neuron's gradients, before they are added up
 NO_WINNER = 4  # of a pool in which nothing was positive
 
@@ -30,6 +31,7 @@ class Draw:
 @jit
 def _activate(  # type: ignore[no-untyped-def]
     z_at, bias_at, h_at, winner_at, key_at, samples_at, neurons_at, rows, neurons, height, width, out_height, out_width, limit, scale,
+    to_image, to_place, to_neuron,
     POOL: tl.constexpr, DROPOUT: tl.constexpr, NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -65,7 +67,7 @@ def _activate(  # type: ignore[no-untyped-def]
         better = (value > best) | (value != value)  # what is not a number must not be lost
         best = tl.where(better, value, best)
         winner = tl.where(better, k, winner)
-    out = r.to(tl.int64)[:, None] * neurons + c[None, :]
+    out = (image.to(tl.int64) * to_image + place * to_place)[:, None] + (c * to_neuron)[None, :]
     tl.store(h_at + out, best, mask=there)
     if POOL:
         tl.store(winner_at + out, winner.to(tl.int8), mask=there)
@@ -74,6 +76,7 @@ def _activate(  # type: ignore[no-untyped-def]
 @jit
 def _deactivate(  # type: ignore[no-untyped-def]
     above_at, saved_at, passes_at, below_at, partial_at, rows, neurons, height, width, out_height, out_width, scale,
+    to_image, to_place, to_neuron,
     tiles: tl.constexpr, POOL: tl.constexpr, CUT: tl.constexpr, NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
 ):  # fmt: skip
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
@@ -83,13 +86,13 @@ def _deactivate(  # type: ignore[no-untyped-def]
     for tile in range(tiles):
         r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
         there = (r < rows)[:, None] & (c < neurons)[None, :]
-        out = r.to(tl.int64)[:, None] * neurons + c[None, :]
+        image = r // (out_height * out_width)
+        place = r % (out_height * out_width)
+        out = (image.to(tl.int64) * to_image + place * to_place)[:, None] + (c * to_neuron)[None, :]
         gradient = tl.load(above_at + out, mask=there, other=0.0).to(tl.float32) * scale
         if POOL:
             winner = tl.load(saved_at + out, mask=there, other=NO_WINNER)
             gradient = tl.where(winner < NO_WINNER, gradient, 0.0)
-            image = r // (out_height * out_width)
-            place = r % (out_height * out_width)
             for k in tl.static_range(4):
                 y = (place // out_width) * 2 + k // 2
                 x = (place % out_width) * 2 + k % 2
@@ -98,7 +101,7 @@ def _deactivate(  # type: ignore[no-untyped-def]
         else:
             h = tl.load(saved_at + out, mask=there, other=0.0)
             gradient = tl.where(h > 0, gradient, 0.0)
-            tl.store(below_at + out, gradient, mask=there)
+            tl.store(below_at + r.to(tl.int64)[:, None] * neurons + c[None, :], gradient, mask=there)
         total += tl.sum(gradient, axis=0)
     tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
 
@@ -117,19 +120,24 @@ def _add_up(  # type: ignore[no-untyped-def]
     tl.store(sum_at + c, total, mask=c < neurons)
 
 
-def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool) -> tuple[Tensor, Tensor]:
-    """ReLU of z + bias, dropout, and the maximum over 2x2 places; z is (images, height, width, neurons). Also which place won each pool."""
+def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool, by_neuron: bool = False) -> tuple[Tensor, Tensor]:
+    """ReLU of z + bias, dropout, and the maximum over 2x2 places; z is (images, height, width, neurons). Also which place won each pool.
+
+    With `by_neuron` a neuron's places are next to each other in memory.
+    """
     n, height, width, neurons = z.shape
     out_height, out_width = (height // 2, width // 2) if pool else (height, width)
     h = z.new_empty(n, out_height, out_width, neurons)
-    winner = torch.empty(h.shape if pool else (0,), dtype=torch.int8, device=z.device)
+    if by_neuron:
+        h = h.view(n, neurons, out_height, out_width).permute(0, 2, 3, 1)
+    winner = torch.empty_like(h, dtype=torch.int8) if pool else h
     rows = n * out_height * out_width
     limit, scale = (0, 1.0) if draw is None else (round(draw.rate * 65536), 1 / (1 - draw.rate))
     key, samples, numbers = (bias, bias, bias) if draw is None else (draw.key, draw.samples, draw.neurons)
-    tile = min(NEURONS, max(16, triton.next_power_of_2(neurons)))
+    tile = _tile(neurons)
     _activate[(triton.cdiv(rows, ROWS), triton.cdiv(neurons, tile))](
         z, bias, h, winner, key, samples, numbers, rows, neurons, height, width, out_height, out_width, limit, scale,
-        pool, draw is not None, NO_WINNER, ROWS, tile,
+        *_steps(h), pool, draw is not None, NO_WINNER, ROWS, tile,
     )  # fmt: skip
     return h, winner
 
@@ -141,18 +149,31 @@ def deactivate(above: Tensor, saved: Tensor, passes: Tensor | None, scale: float
     """
     _, height, width, neurons = shape
     n, out_height, out_width, _ = above.shape
+    if above.stride() != saved.stride():
+        above = torch.empty_like(saved, dtype=above.dtype).copy_(above)
     uncovered = pool and (height % 2 or width % 2)  # the last row or column is in no pool
     below = above.new_zeros(shape) if uncovered else above.new_empty(shape)
     rows = n * out_height * out_width
-    tile = min(NEURONS, max(16, triton.next_power_of_2(neurons)))
-    tiles = triton.cdiv(rows, ROWS * PARTIAL_SUMS)
-    parts = triton.cdiv(rows, ROWS * tiles)
+    tile = _tile(neurons)
+    tiles = triton.cdiv(rows, ROWS_BACK * PARTIAL_SUMS)
+    parts = triton.cdiv(rows, ROWS_BACK * tiles)
     partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device)
     _deactivate[(parts, triton.cdiv(neurons, tile))](
         above, saved, saved if passes is None else passes, below, partial, rows, neurons, height, width, out_height, out_width, scale,
-        tiles, pool, passes is not None, NO_WINNER, ROWS, tile,
+        *_steps(saved), tiles, pool, passes is not None, NO_WINNER, ROWS_BACK, tile,
     )  # fmt: skip
     return below, partial
+
+
+def _tile(neurons: int) -> int:
+    """How many neurons a program looks at."""
+    return NEURONS if neurons > NEURONS // 2 else max(16, 1 << (neurons - 1).bit_length())
+
+
+def _steps(h: Tensor) -> tuple[int, int, int]:
+    """In memory, from an image to the next, from a place to the next, from a neuron to the next."""
+    to_image, _, to_place, to_neuron = h.stride()
+    return to_image, to_place, to_neuron
 
 
 def add_up(parts: Tensor) -> Tensor:
@@ -164,7 +185,7 @@ def add_up(parts: Tensor) -> Tensor:
 
 def move_bias(bias: Tensor, parts: Tensor, moving: Tensor, lr: float) -> None:
     """b <- b - lr g where a bias moves, in place, from the parts of its gradient."""
-    _add_up_columns(parts, bias, moving, lr, True)
+    _add_up_columns(parts.contiguous(), bias, moving, lr, True)
 
 
 def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: float, move: bool) -> None:

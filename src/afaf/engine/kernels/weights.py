@@ -1,4 +1,4 @@
-"""Moving weights, their shadows and their importances in one pass; between dense layers the gradient is taken in the same pass.
+"""Moving weights, their shadows and their importances in one pass: over all of them, or over the task's connections alone.
 
 Weights are shaped (outputs, inputs, block). In memory either the inputs are next to each other, or the weights of a connection.
 """
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from afaf.engine.kernels.language import jit, tl, triton
 
-BLOCK, WEIGHTS = 4, 512  # of a tile of weights to be moved: of each connection, and altogether
-OUTPUTS, COLUMNS, IMAGES = 32, 256, 64  # of a tile of a product: neurons above, weights of each, images added up at once
-WARPS = 8
+BLOCK, WEIGHTS = 16, 512  # of a tile of weights: of each connection, and altogether
+LISTED = 16  # connections that one program moves
 
 
 @jit
 def _update(  # type: ignore[no-untyped-def]
-    weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs, to_input, to_weight,
+    weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
+    to_input, to_weight, to_gradient,
     block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
     BLOCK: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -32,7 +32,7 @@ def _update(  # type: ignore[no-untyped-def]
         b = start + tl.arange(0, BLOCK)
         inside = (b < block)[:, None] & (i < inputs)[None, :]
         at = o * block * inputs + (b * to_weight)[:, None] + (i * to_input)[None, :]
-        gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.load(gradient_at + at + o * (to_gradient - block * inputs), mask=inside, other=0.0).to(tl.float32)
         if MORE:
             gradient += tl.load(more_at + at, mask=inside, other=0.0)
         if BY_WEIGHT:
@@ -58,40 +58,23 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _learn(  # type: ignore[no-untyped-def]
-    above_at, h_at, weight_at, shadow_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
-    parts: tl.constexpr, block: tl.constexpr, BY_WEIGHT: tl.constexpr, IMPORTANCE: tl.constexpr, PRECISION: tl.constexpr,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr, IMAGES: tl.constexpr,
+def _update_listed(  # type: ignore[no-untyped-def]
+    listed_at, weight_at, shadow_at, gradient_at, connections_at, history_at, lr, count,
+    block: tl.constexpr, IMPORTANCE: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    o = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    j = tl.arange(0, INPUTS * BLOCK)  # each connection's weights, rounded up
-    i = tl.program_id(1) * INPUTS + j // BLOCK
-    column = i * block + j % BLOCK
-    inside = (i < inputs) & (j % BLOCK < block)
-    gradient = tl.zeros((OUTPUTS, INPUTS * BLOCK), dtype=tl.float32)
-    for part in range(parts):
-        n = part * IMAGES + tl.arange(0, IMAGES)
-        above = tl.load(above_at + n[None, :] * outputs + o[:, None], mask=(n < images)[None, :] & (o < outputs)[:, None], other=0.0)
-        h = tl.load(h_at + n[:, None] * (inputs * block) + column[None, :], mask=(n < images)[:, None] & inside[None, :], other=0.0)
-        gradient = tl.dot(above, h, gradient, input_precision=PRECISION)
-    there = (o < outputs)[:, None] & inside[None, :]
-    at = o.to(tl.int64)[:, None] * (inputs * block) + column[None, :]
-    by = at if BY_WEIGHT else o[:, None] * inputs + i[None, :]
-    moves = there & (tl.load(moving_at + by, mask=there, other=0.0) > 0)  # others are neither read nor written
-    gradient = tl.where(moves, gradient, 0.0)
-    weight = tl.load(weight_at + at, mask=moves, other=0.0) - lr * gradient
-    tl.store(weight_at + at, weight, mask=moves)
-    tl.store(shadow_at + at, weight, mask=moves)
+    k = tl.program_id(0) * LISTED + tl.arange(0, LISTED)
+    b = tl.arange(0, BLOCK)
+    connection = tl.load(listed_at + k, mask=k < count, other=0)
+    there = (k < count)[:, None] & (b < block)[None, :]
+    at = connection[:, None] * block + b[None, :]
+    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
+    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=there)
+    tl.store(shadow_at + at, weight, mask=there)
     if IMPORTANCE:
-        gain = lr * gradient * gradient
-        if not BY_WEIGHT:
-            gain = tl.sum(tl.reshape(gain, (OUTPUTS, INPUTS, BLOCK)), axis=2)
-            connection = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
-            at = o[:, None] * inputs + connection[None, :]
-            there = (o < outputs)[:, None] & (connection < inputs)[None, :]
-        running = tl.load(connections_at + at, mask=there, other=0.0) + gain
-        tl.store(connections_at + at, running, mask=there)
-        tl.store(history_at + at, tl.load(history_at + at, mask=there, other=0.0) + running, mask=there)
+        running = tl.load(connections_at + connection, mask=k < count, other=0.0) + lr * tl.sum(gradient * gradient, axis=1)
+        tl.store(connections_at + connection, running, mask=k < count)
+        tl.store(history_at + connection, tl.load(history_at + connection, mask=k < count, other=0.0) + running, mask=k < count)
 
 
 def update(
@@ -109,26 +92,24 @@ def update(
     height = whole if to_weight == 1 else min(BLOCK, whole)
     tile = min(max(1, WEIGHTS // height), max(16, triton.next_power_of_2(inputs)))
     connections, history = (weight, weight) if importance is None else importance
+    if gradient.stride()[1:] != weight.stride()[1:]:
+        gradient = _like(weight, gradient)
     _update[(outputs, triton.cdiv(inputs, tile))](
-        weight, shadow, _like(weight, gradient), weight if more is None else _like(weight, more), moving, connections, history,
-        weight if scale is None else scale, lr, inputs, to_input, to_weight,
+        weight, shadow, gradient, weight if more is None else _like(weight, more), moving, connections, history,
+        weight if scale is None else scale, lr, inputs, to_input, to_weight, gradient.stride(0),
         block, more is not None, moving.shape[2] == block and block > 1, scale is not None, importance is not None, height, tile,
     )  # fmt: skip
 
 
-def learn(
-    above: Tensor, h: Tensor, weight: Tensor, shadow: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+def update_listed(
+    listed: Tensor, weight: Tensor, shadow: Tensor, gradient: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
 ) -> None:
-    """`update` with the gradient of a dense layer: of its neurons it is `above`, (images, outputs); they saw h, (images, inputs x block)."""
-    images, (outputs, inputs, block) = len(h), weight.shape
-    whole = triton.next_power_of_2(block)
-    rows, tile = min(OUTPUTS, max(16, triton.next_power_of_2(outputs))), max(1, COLUMNS // whole)
+    """`update` of the connections that are listed, by their numbers: each one's weights must lie next to each other."""
+    block, count = weight.shape[2], len(listed)
     connections, history = (weight, weight) if importance is None else importance
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    _learn[(triton.cdiv(outputs, rows), triton.cdiv(inputs, tile))](
-        above, h.contiguous(), weight, shadow, moving, connections, history, lr, images, outputs, inputs,
-        triton.cdiv(images, IMAGES), block, moving.shape[2] == block and block > 1, importance is not None, precision,
-        rows, tile, whole, IMAGES, num_warps=WARPS, num_stages=1,
+    _update_listed[(triton.cdiv(count, LISTED),)](
+        listed, weight, shadow, gradient.contiguous(), connections, history, lr, count,
+        block, importance is not None, LISTED, triton.next_power_of_2(block),
     )  # fmt: skip
 
 
