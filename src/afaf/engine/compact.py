@@ -223,7 +223,7 @@ class Trunk:
         """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
         neurons, layer = work.neurons.get(self.entry), work.spec.layer(self.entry)
         values = max((layer.size if neurons is None else len(neurons)) * layer.positions, prod(work.spec.input_shape))
-        per_batch = values * work.parameters.weights[-1].element_size() * work.plan.batch_size
+        per_batch = values * work.value_bytes * work.plan.batch_size
         return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
 
     @torch.no_grad()

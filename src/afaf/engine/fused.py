@@ -329,6 +329,10 @@ class Shadowed(Workspace):
         for l in self.moving:
             self.shadows[l - 1].copy_(self.parameters.weights[l - 1])
 
+    @property
+    def value_bytes(self) -> int:
+        return self.shadows[-1].element_size()
+
     def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
         return crops(feed, samples, moment, self.shadows[0].dtype) if can_crop(feed) else super().images(feed, samples, moment)
 
@@ -418,4 +422,5 @@ class Shadowed(Workspace):
     def list_connections(self) -> None:
         """Find the task's connections anew, in the same memory: their number does not change while it is learned."""
         for l, listed in self.listed.items():
-            listed.copy_(torch.nonzero(self.moving[l].flatten()).flatten())
+            order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
+            listed.copy_(order[: len(listed)])

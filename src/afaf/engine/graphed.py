@@ -56,18 +56,36 @@ class GraphedEngine:
         with GATE.inside(), PRECISION.set(self.precision, learner.network.device):
             stage = Stage(gather(learner, plan, kept), feed, self)
 
+            def end_epoch() -> None:
+                stage.settle()
+                scatter(stage.work, kept, learner)
+
+            def begin_epoch() -> None:
+                gather_again(stage.work, learner, kept)
+                stage.take_over()
+
+            end, begin = Repeated(end_epoch, feed.device), Repeated(begin_epoch, feed.device)
+
             def learn_epoch(moment: Moment) -> EpochReport:
                 if plan.rewire is not None and moment.epoch > first_epoch:
-                    gather_again(stage.work, learner, kept)
-                    stage.take_over()
+                    begin()
                 report = stage.epoch(moment)
-                scatter(stage.work, kept, learner)
+                end()
                 return report
 
             try:
-                learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+                learn_epochs(learner, with_repeated_rewire(plan, learner), on_epoch, first_epoch, learn_epoch)
             finally:
                 stage.close()
+
+
+def with_repeated_rewire(plan: LearningPlan, learner: Learner) -> LearningPlan:
+    """The plan, rewiring from a graph if it is the same work after every epoch."""
+    rewire = plan.rewire
+    if rewire is None or not plan.rewire_repeats:
+        return plan
+    repeated = Repeated(lambda: rewire(learner, 0), learner.network.device)
+    return replace(plan, rewire=lambda _, __: repeated())
 
 
 class Stage:
@@ -78,7 +96,7 @@ class Stage:
         dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
         self.work = Shadowed.of(work, dtype) if kernels.available(self.device) else work
         self.trunk = Trunk(self.work, feed, engine.chunk_bytes, engine.cache_bytes)
-        self.chunk_size = self.trunk.chunk(work)
+        self.chunk_size = self.trunk.chunk(self.work)
         self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
         self.within = torch.arange(self.batch_size, device=self.device)
@@ -125,16 +143,18 @@ class Stage:
                 self.ahead.begin(moment, number + 1)
             elif moment.epoch + 1 < plan.epochs:
                 self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
-        if isinstance(self.work, Shadowed):
-            self.work.settle(len(self.losses))
         if self.device.type == "cuda":
             with GATE.outside():
                 torch.cuda.current_stream(self.device).synchronize()
-        check_finite(self.losses, plan, moment.epoch)
-        sizes = torch.full((len(self.losses),), self.batch_size, dtype=torch.float64)
-        sizes[-1] = n - self.batch_size * (len(self.losses) - 1)
-        loss = float((self.losses.double().cpu() * sizes).sum()) / n
-        return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, loss, 100 * int(self.right.sum()) / n)
+        losses, right = self.losses.cpu(), self.right.cpu()
+        check_finite(losses, plan, moment.epoch)
+        sizes = torch.full((len(losses),), self.batch_size, dtype=torch.float64)
+        sizes[-1] = n - self.batch_size * (len(losses) - 1)
+        return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
+
+    def settle(self) -> None:
+        if isinstance(self.work, Shadowed):
+            self.work.settle(len(self.losses))
 
     def lay_out(self, moment: Moment, number: int) -> Chunk:
         """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
@@ -170,26 +190,16 @@ class Stage:
         self.replays[size, steps]()
 
     def _capture(self, size: int, steps: int) -> Callable[[], None]:
-        """The graph of some steps of this size; trying a step first and capturing leave no trace in the numbers.
-
-        Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back.
-        """
-        current = torch.cuda.current_stream(self.device)
-        by_default = current == torch.cuda.default_stream(self.device)
-        stream = lane("capture", self.device) if by_default else current  # on the default one nothing can be captured
-        graph = torch.cuda.CUDAGraph()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream), no_garbage_collected():
-            if size not in self.tried:
+        """The graph of some steps of this size; trying a step first and capturing leave no trace in the numbers."""
+        if size not in self.tried:
+            with on_capturable_stream(self.device):
                 self._try(size)
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for _ in range(steps):
-                    self._step(size)
-            finally:
-                graph.capture_end()
-        current.wait_stream(stream)
-        return graph.replay
+
+        def some_steps() -> None:
+            for _ in range(steps):
+                self._step(size)
+
+        return captured(some_steps, self.device)
 
     def _try(self, size: int) -> None:
         """A step before the first capture, so that libraries allocate what they need; its traces are wiped out."""
@@ -222,6 +232,53 @@ class Stage:
             self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
             self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, self.columns).reshape(1).to(self.right.dtype))
         self.cursor += self.advance[size]
+
+
+class Repeated:
+    """Work on fixed memory that is the same at every call: done as it is the first time, and from the second on as a graph.
+
+    The first time libraries allocate what they need. On a CPU it is done as it is every time.
+    """
+
+    def __init__(self, work: Callable[[], object], device: torch.device):
+        self.work, self.device, self.tried = work, device, False
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.device.type != "cuda" or not self.tried:
+            self.work()
+            self.tried = True
+            return
+        if self.replay is None:
+            with GATE.alone():
+                self.replay = captured(self.work, self.device)
+        self.replay()
+
+
+def captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Some work as a graph, which is not carried out by being captured.
+
+    Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with on_capturable_stream(device), no_garbage_collected():
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    return graph.replay
+
+
+@contextlib.contextmanager
+def on_capturable_stream(device: torch.device) -> Iterator[None]:
+    """The current stream, or beside the default one, on which nothing can be captured, another in its place."""
+    current = torch.cuda.current_stream(device)
+    stream = lane("capture", device) if current == torch.cuda.default_stream(device) else current
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ class Workspace:
             neurons=self.neurons,
         )
 
+    @property
+    def value_bytes(self) -> int:
+        """Of a neuron's value between layers."""
+        return self.parameters.weights[-1].element_size()
+
     def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
         """These images as they are seen at this moment."""
         return feed.batch(samples, moment)[0]

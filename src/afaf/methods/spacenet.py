@@ -104,6 +104,7 @@ class SpaceNet(Method[S]):
             logits_only=True,
             importance=True,
             rewire=self._rewire(learner, lesson.task),
+            rewire_repeats=True,
         )
 
     def finish(self, learner: Learner, lesson: Lesson) -> None:

@@ -1,4 +1,4 @@
-"""What the first layer sees: images, cropped and flipped; and the maps it makes of them, in one kernel that reads each patch where it lies."""
+"""What the first layer sees: images, cropped and flipped; and the maps it makes of them, reading each patch where it lies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _crops(  # type: ignore[no-untyped-def]
 
 @jit
 def _patches(images_at, r, v, rows, values, channels, height, width, out_height, out_width, size):  # type: ignore[no-untyped-def]
-    """What each place of a convolution sees, as rows of a matrix in the order (row, column, channel); then a column of ones for the bias."""
+    """What each place of a convolution sees, as rows of a matrix in the order (row, column, channel); then ones, for the bias."""
     image = r // (out_height * out_width)
     place = r % (out_height * out_width)
     channel, across = v % channels, v // channels
