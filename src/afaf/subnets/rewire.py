@@ -58,13 +58,13 @@ class DropAndGrow:
             l = field.l
             owner = ledger.owner(l)[field.rows, field.columns]
             dropped = least_important(owner, importance.connections[l - 1][field.rows, field.columns], self.task, count)
-            owner.view(-1)[dropped] = 0
+            owner.view(-1).index_fill_(0, dropped, 0)
             grown = most_promising(owner, field.score(importance), count)
-            owner.view(-1)[grown] = self.task
+            owner.view(-1).index_fill_(0, grown, self.task)
             ledger.owners[l - 1][field.rows, field.columns] = owner
             places = field.places(dropped)
             if self.reset_importance:
-                importance.connections[l - 1].view(-1)[places] = 0
+                importance.connections[l - 1].view(-1).index_fill_(0, places, 0)
             weights = network.weight(l).view(ledger.owner(l).numel(), -1)
             regrown = owner.view(-1)[dropped] == self.task  # keeps its weight
             weights[places] = torch.where(regrown[:, None], weights[places], 0.0)  # not a product: -0 is not the 0 of what nobody owns
