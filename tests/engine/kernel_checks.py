@@ -104,6 +104,13 @@ def test_crops_are_those_of_the_feed(channels: int) -> None:
     assert torch.allclose(kernels.crops(feed, samples, moment, torch.float32), feed.batch(samples, moment)[0], atol=1e-5)
 
 
+def test_a_batch_is_fetched_from_where_the_cursor_stands() -> None:
+    features, labels = random(50, 3, 40), torch.arange(50, device=DEVICE)
+    samples, cursor = labels.flip(0).to(torch.int32), torch.tensor([7, 1], device=DEVICE)
+    for found, whole in zip(kernels.fetch(cursor, 20, features, labels, samples), (features, labels, samples), strict=True):
+        assert torch.equal(found, whole[7:27])
+
+
 def by_block(tensor: Tensor) -> Tensor:
     """(outputs, inputs, block) with the inputs next to each other in memory."""
     return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)

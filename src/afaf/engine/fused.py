@@ -188,13 +188,13 @@ class Fused(Training):
         observe: Observer | None,
     ) -> Tensor:
         if operations[:1] != ("relu",):  # the output: logits are summed up in full precision
-            z = self._product(join, layer - 1, h, weight)[:, 0, 0]
+            z = self._product(join, layer - 1, h, weight).flatten(1)
             if self.bare:
                 return z
             z = z + bias
             return self.operate(operations, layer, self.cut(layer, z), norms, observe)
         together = next(n for n in (3, 2, 1) if operations[:n] in FUSIBLE)
-        if layer == 2 and together == 1 and join.kind != "dense" and can_look(h, weight):
+        if layer == 2 and operations[:together] == ("relu",) and join.kind != "dense" and can_look(h, weight):
             maps: Tensor = Look.apply(h, weight, bias, self.passes.get(layer), self.backward)  # type: ignore[no-untyped-call]
             return self.operate(operations[1:], layer, maps.permute(0, 3, 1, 2), norms, observe)
         activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, weight), bias)
@@ -310,7 +310,8 @@ class Shadowed(Workspace):
         read = silenced(self.as_read(live), self)
         way = None if self.beside is None else self._backward(self.beside)
         z = forward(self.spec, read, h, mode=replace(mode, bare=True, backward=way), first=self.entry)
-        Judge.apply(z, live.biases[-1], labels, self.court).backward()  # type: ignore[no-untyped-call]
+        judged: Tensor = Judge.apply(z, live.biases[-1], labels, self.court)  # type: ignore[no-untyped-call]
+        judged.backward(judged.detach())  # what is passed has no value, either
         if self.beside is not None:
             self.beside.join()
         self.update(live)

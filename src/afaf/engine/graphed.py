@@ -99,7 +99,6 @@ class Stage:
         self.chunk_size = self.trunk.chunk(self.work)
         self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
-        self.within = torch.arange(self.batch_size, device=self.device)
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
         sizes = {self.batch_size, len(feed) % self.batch_size}
         self.advance = {size: torch.tensor([size, 1], device=self.device) for size in sizes}
@@ -215,14 +214,8 @@ class Stage:
     def _step(self, size: int) -> None:
         chunk, work = self.chunk, self.work
         assert chunk is not None
-        place = self.cursor[0] + self.within[:size]
-        h, labels, samples = (
-            chunk.features.index_select(0, place),
-            chunk.labels.index_select(0, place),
-            chunk.samples.index_select(0, place),
-        )
-        if self.maps:
-            h = neurons_second(h)
+        batch = chunk.batch(self.cursor, size)
+        h, labels, samples = neurons_second(batch.features) if self.maps else batch.features, batch.labels, batch.samples
         if isinstance(work, Shadowed):
             judged = work.take_step(h, labels, work.mode_with(self.keys, samples))
         else:
@@ -331,6 +324,14 @@ class Chunk:
     features: Tensor
     labels: Tensor
     samples: Tensor
+
+    def batch(self, cursor: Tensor, size: int) -> Chunk:
+        """So many images from where the cursor stands."""
+        tensors = (self.features, self.labels, self.samples)
+        if kernels.available(cursor.device):
+            return Chunk(*kernels.fetch(cursor, size, *tensors))
+        place = cursor[0] + torch.arange(size, device=cursor.device)
+        return Chunk(*(tensor.index_select(0, place) for tensor in tensors))
 
     def fill(self, other: Chunk) -> None:
         """Take another chunk's numbers into this one's memory; the last of an epoch may be shorter."""

@@ -1,7 +1,7 @@
 """Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
 
 from afaf.engine.kernels.activation import Draw, activate, add_up, deactivate, move_bias
-from afaf.engine.kernels.images import can_crop, can_look, crops, look, look_back
+from afaf.engine.kernels.images import can_crop, can_look, crops, fetch, look, look_back
 from afaf.engine.kernels.judge import Court, judge
 from afaf.engine.kernels.language import available
 from afaf.engine.kernels.weights import update, update_listed
@@ -16,6 +16,7 @@ __all__ = [
     "can_look",
     "crops",
     "deactivate",
+    "fetch",
     "judge",
     "look",
     "look_back",

@@ -11,7 +11,7 @@ from afaf.engine.kernels.activation import add_up
 from afaf.engine.kernels.language import jit, mix, tl, triton
 from afaf.learning.feed import PAD, Feed, Moment
 
-PIXELS = 1024  # of a tile of an image
+PIXELS = 1024  # of a tile of images
 ROWS = 128  # of a tile of patches
 PARTIAL_SUMS = 264  # at most, of the first layer's gradients, before they are added up
 MOST_VALUES, MOST_MAPS = 63, 128  # of a patch, and from it, that one tile holds
@@ -45,6 +45,21 @@ def _crops(  # type: ignore[no-untyped-def]
     pixel = tl.load(images_at + number.to(tl.int64) * to_image + channel * to_channel + y * to_row + x * to_column, mask=there, other=0)
     mean, std = tl.load(mean_at + channel, mask=there, other=0.0), tl.load(std_at + channel, mask=there, other=1.0)
     tl.store(crops_at + n * values + v, (pixel.to(tl.float32) - mean) / std, mask=there)
+
+
+@jit
+def _fetch(  # type: ignore[no-untyped-def]
+    cursor_at, features_at, labels_at, samples_at, h_at, batch_labels_at, batch_samples_at, values, images,
+    IMAGES: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    first = tl.load(cursor_at)
+    v = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
+    there = v < images * values
+    tl.store(h_at + v, tl.load(features_at + first * values + v, mask=there), mask=there)
+    if tl.program_id(0) == 0:
+        n = tl.arange(0, IMAGES)
+        tl.store(batch_labels_at + n, tl.load(labels_at + first + n, mask=n < images), mask=n < images)
+        tl.store(batch_samples_at + n, tl.load(samples_at + first + n, mask=n < images), mask=n < images)
 
 
 @jit
@@ -119,6 +134,16 @@ def crops(feed: Feed, samples: Tensor, moment: Moment, dtype: torch.dtype) -> Te
         feed.images, samples, on_device, feed.mean, feed.std, cropped, values, height, width, *feed.images.stride(), PAD, PIXELS
     )
     return cropped if feed.channels == channels else cropped.expand(-1, feed.channels or channels, -1, -1)
+
+
+def fetch(cursor: Tensor, images: int, features: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """So many rows of each from where the cursor, on the device, stands."""
+    h, batch_labels, batch_samples = (torch.empty_like(tensor[:images]) for tensor in (features, labels, samples))
+    values = h[0].numel()
+    _fetch[(triton.cdiv(images * values, PIXELS),)](
+        cursor, features, labels, samples, h, batch_labels, batch_samples, values, images, triton.next_power_of_2(images), PIXELS
+    )
+    return h, batch_labels, batch_samples
 
 
 def can_look(images: Tensor, weight: Tensor) -> bool:
