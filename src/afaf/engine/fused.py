@@ -37,7 +37,7 @@ from afaf.engine.kernels import (
     update_listed,
 )
 from afaf.engine.lanes import Beside
-from afaf.engine.step import Workspace, clip_scale, silenced, take_step
+from afaf.engine.step import Workspace, clip_scale, silenced
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.losses import CrossEntropy, Total
 from afaf.learning.quadratic import Springs
@@ -251,6 +251,7 @@ class Shadowed(Workspace):
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
     court: Court | None = None  # where the loss is cross-entropy and nothing else
     beside: Beside | None = None
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present moment
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
 
     @classmethod
@@ -268,6 +269,7 @@ class Shadowed(Workspace):
         here.shadows = [w.to(dtype, copy=True) for w in weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
+        here.keys = here._keys_of(work.moment)
         here.beside = Beside(device) if device.type == "cuda" else None
         return here
 
@@ -302,10 +304,9 @@ class Shadowed(Workspace):
         resting = self.parameters.biases[-1] if self.resting is None else self.resting
         self.court = Court(place, counted, resting, step, losses, right)
 
-    def take_step(self, h: Tensor, labels: Tensor, mode: Fused) -> tuple[Tensor, Tensor] | None:
-        """Learn from one batch; the loss and the logits, or None where the court has taken note."""
-        if self.court is None:
-            return take_step(self, h, labels, mode)
+    def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
+        if self.court is None or not isinstance(mode, Fused):
+            return super().take_step(h, labels, mode)
         live = self.leaves()
         read = silenced(self.as_read(live), self)
         way = None if self.beside is None else self._backward(self.beside)
@@ -325,8 +326,18 @@ class Shadowed(Workspace):
         weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not silenced)
         return Backward(beside, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
 
-    def cast_shadows(self) -> None:
-        """After weights changed elsewhere than in a step. What stands still is left alone: a trunk may be reading it."""
+    def take_over(self) -> None:
+        """Cast shadows, and list the task's connections anew, in the same memory: their number does not change while it is learned."""
+        self._cast_shadows()
+        for l, listed in self.listed.items():
+            order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
+            listed.copy_(order[: len(listed)])
+
+    def changing(self) -> list[Tensor]:
+        return [*super().changing(), *self.shadows, *self.history.values()]
+
+    def _cast_shadows(self) -> None:
+        """What stands still is left alone: a trunk may be reading it."""
         for l in self.moving:
             self.shadows[l - 1].copy_(self.parameters.weights[l - 1])
 
@@ -337,15 +348,23 @@ class Shadowed(Workspace):
     def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
         return crops(feed, samples, moment, self.shadows[0].dtype) if can_crop(feed) else super().images(feed, samples, moment)
 
-    def mode(self, moment: Moment, samples: Tensor) -> Training:
-        return self.mode_with(self.keys_of(moment), samples)
+    def begin(self, moment: Moment) -> None:
+        """Captured steps find the keys of the moment where they were."""
+        super().begin(moment)
+        self.keys.copy_(self._keys_of(moment))
 
-    def keys_of(self, moment: Moment) -> Tensor:
+    def mode_now(self, samples: Tensor) -> Fused:
+        return self._mode(self.keys, samples)
+
+    def mode(self, moment: Moment, samples: Tensor) -> Fused:
+        return self._mode(self._keys_of(moment), samples)
+
+    def _keys_of(self, moment: Moment) -> Tensor:
         """The moment's key of dropout in each layer, on the device."""
         keys = [moment.key("dropout", layer) for layer in range(self.spec.L)]
         return torch.tensor(keys, dtype=torch.int32).to(self.parameters.biases[0].device, non_blocking=True)
 
-    def mode_with(self, keys: Tensor, samples: Tensor) -> Fused:
+    def _mode(self, keys: Tensor, samples: Tensor) -> Fused:
         by_layer = dict(enumerate(keys))
         dense = frozenset(l for l in range(2, self.spec.L) if self.spec.connections(l).kind == "dense" and self.spec.layer(l).positions > 1)
         return Fused(
@@ -379,7 +398,7 @@ class Shadowed(Workspace):
             torch._foreach_sub_(tensors, gradients, alpha=plan.lr)
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
-            self.cast_shadows()
+            self._cast_shadows()
 
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
@@ -419,9 +438,3 @@ class Shadowed(Workspace):
                 history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
             self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
             history.zero_()
-
-    def list_connections(self) -> None:
-        """Find the task's connections anew, in the same memory: their number does not change while it is learned."""
-        for l, listed in self.listed.items():
-            order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
-            listed.copy_(order[: len(listed)])

@@ -33,7 +33,7 @@ from afaf.engine.lanes import GATE, lane
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
-from afaf.engine.step import Workspace, take_step
+from afaf.engine.step import Workspace
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
@@ -57,12 +57,12 @@ class GraphedEngine:
             stage = Stage(gather(learner, plan, kept), feed, self)
 
             def end_epoch() -> None:
-                stage.settle()
+                stage.work.settle(len(stage.losses))
                 scatter(stage.work, kept, learner)
 
             def begin_epoch() -> None:
                 gather_again(stage.work, learner, kept)
-                stage.take_over()
+                stage.work.take_over()
 
             end, begin = Repeated(end_epoch, feed.device), Repeated(begin_epoch, feed.device)
 
@@ -102,14 +102,11 @@ class Stage:
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
         sizes = {self.batch_size, len(feed) % self.batch_size}
         self.advance = {size: torch.tensor([size, 1], device=self.device) for size in sizes}
-        self.keys = torch.zeros(work.spec.L, 2, dtype=torch.int32, device=self.device)
         steps = -(-len(feed) // self.batch_size)
         self.losses = torch.zeros(steps, device=self.device, dtype=work.parameters.weights[-1].dtype)
         self.right = torch.zeros(steps, device=self.device, dtype=torch.int32)
-        if isinstance(self.work, Shadowed):
-            self.work.open_court(self.cursor[1:], self.losses, self.right)
+        self.work.open_court(self.cursor[1:], self.losses, self.right)
         self.columns = columns_in_loss(work.plan, self.device)
-        self.moment = Moment(0, work.plan.task)
         self.chunk: Chunk | None = None
         self.ahead = Ahead(self)
         self.tried: set[int] = set()
@@ -121,17 +118,9 @@ class Stage:
         self.ahead.close()
         self.chunk = None
 
-    def take_over(self) -> None:
-        """After rewiring."""
-        if isinstance(self.work, Shadowed):
-            self.work.cast_shadows()
-            self.work.list_connections()
-
     def epoch(self, moment: Moment) -> EpochReport:
         plan, n = self.work.plan, len(self.feed)
-        self.moment = moment
-        if isinstance(self.work, Shadowed):
-            self.keys.copy_(self.work.keys_of(moment))
+        self.work.begin(moment)
         self.cursor.zero_()
         first, last = 0, -(-n // self.chunk_size) - 1
         for number in range(first, last + 1):
@@ -150,10 +139,6 @@ class Stage:
         sizes = torch.full((len(losses),), self.batch_size, dtype=torch.float64)
         sizes[-1] = n - self.batch_size * (len(losses) - 1)
         return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
-
-    def settle(self) -> None:
-        if isinstance(self.work, Shadowed):
-            self.work.settle(len(self.losses))
 
     def lay_out(self, moment: Moment, number: int) -> Chunk:
         """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
@@ -202,9 +187,7 @@ class Stage:
 
     def _try(self, size: int) -> None:
         """A step before the first capture, so that libraries allocate what they need; its traces are wiped out."""
-        state = [*_tensors(self.work), self.cursor]
-        if isinstance(self.work, Shadowed):
-            state += [*self.work.shadows, *self.work.history.values()]
+        state = [*self.work.changing(), self.cursor]
         saved = [tensor.clone() for tensor in state]
         self._step(size)
         for tensor, value in zip(state, saved, strict=True):
@@ -216,10 +199,7 @@ class Stage:
         assert chunk is not None
         batch = chunk.batch(self.cursor, size)
         h, labels, samples = neurons_second(batch.features) if self.maps else batch.features, batch.labels, batch.samples
-        if isinstance(work, Shadowed):
-            judged = work.take_step(h, labels, work.mode_with(self.keys, samples))
-        else:
-            judged = take_step(work, h, labels, work.mode(self.moment, samples))
+        judged = work.take_step(h, labels, work.mode_now(samples))
         if judged is not None:
             loss, logits = judged
             self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
@@ -338,16 +318,3 @@ class Chunk:
         n = len(other.labels)
         for mine, new in zip((self.features, self.labels, self.samples), (other.features, other.labels, other.samples), strict=True):
             mine[:n].copy_(new)
-
-
-def _tensors(work: Workspace) -> list[Tensor]:
-    """Everything of a workspace that rewiring or a step may change."""
-    norms = [tensor for norm in work.parameters.norms.values() for tensor in norm.tensors().values()]
-    return [
-        *work.parameters.weights,
-        *work.parameters.biases,
-        *norms,
-        *work.importance.connections,
-        *work.importance.neurons,
-        *work.moving.values(),
-    ]

@@ -34,6 +34,7 @@ class Workspace:
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
     rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
+    moment: Moment = field(default_factory=lambda: Moment(0, 0))  # of the present steps
 
     @classmethod
     def whole(cls, learner: Learner, plan: LearningPlan) -> Workspace:
@@ -60,6 +61,14 @@ class Workspace:
     def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
         """These images as they are seen at this moment."""
         return feed.batch(samples, moment)[0]
+
+    def begin(self, moment: Moment) -> None:
+        """From here on steps belong to this moment."""
+        self.moment = moment
+
+    def mode_now(self, samples: Tensor) -> Training:
+        """How the network behaves for these images in a step."""
+        return self.mode(self.moment, samples)
 
     def leaves(self) -> Parameters:
         """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""
@@ -92,6 +101,24 @@ class Workspace:
                 self.importance.add(l, gradient.square_().mul_(plan.lr))  # |change x gradient| = lr * gradient^2 with plain SGD
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
+
+    def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
+        """Learn from one batch: the loss and the logits, or None where they were noted elsewhere."""
+        return take_step(self, h, labels, mode)
+
+    def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
+        """Let losses and right answers be noted by step, where that is faster than to return them."""
+
+    def settle(self, steps: int) -> None:
+        """An epoch of so many steps has ended."""
+
+    def take_over(self) -> None:
+        """Weights, importances and masks have changed elsewhere than in a step."""
+
+    def changing(self) -> list[Tensor]:
+        """Everything that a step may change."""
+        norms = [tensor for norm in self.parameters.norms.values() for tensor in norm.tensors().values()]
+        return [*self.parameters.weights, *self.parameters.biases, *norms, *self.importance.connections, *self.importance.neurons]
 
     def small_moves(self, live: Parameters) -> list[tuple[Tensor, Tensor]]:
         """Biases, gains and shifts that can move, each with its mask."""
