@@ -17,6 +17,7 @@ from torch import Tensor
 from afaf.engine.compact import neurons_last
 from afaf.engine.kernels import Court, Draw, activate, add_up, deactivate, judge, move_bias, patches, update
 from afaf.engine.lanes import Beside
+from afaf.engine.standing import Standing
 from afaf.engine.step import Workspace, clip_scale, silenced, take_step
 from afaf.learning.feed import Moment
 from afaf.learning.losses import CrossEntropy, Total
@@ -272,6 +273,14 @@ class Shadowed(Workspace):
 
     def mode(self, moment: Moment, samples: Tensor) -> Training:
         return self.mode_with(self.keys_of(moment), samples)
+
+    def standing(self) -> Standing:
+        """All of it, as the kernels lay it out."""
+        top = torch.zeros_like(self.parameters.biases[self.entry - 2])
+        return Standing(self.as_read(self.parameters), self.neurons, torch.arange(len(top), device=top.device), top)
+
+    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+        return self.mode(moment, samples)
 
     def keys_of(self, moment: Moment) -> Tensor:
         """The moment's key of dropout in each layer, on the device."""

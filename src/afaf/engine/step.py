@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from afaf.engine.standing import Ahead, Standing, standing
 from afaf.learning.feed import Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan, Step
@@ -51,6 +52,14 @@ class Workspace:
             norm_moves=self.plan.norm_moves,
             neurons=self.neurons,
         )
+
+    def standing(self) -> Standing:
+        """What lies below the entry."""
+        return standing(self.spec, self.parameters, self.neurons, self.entry - 1)
+
+    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+        """How these neurons below the entry behave."""
+        return Ahead(**{**vars(self.mode(moment, samples)), "neurons": neurons})
 
     def leaves(self) -> Parameters:
         """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""
