@@ -21,7 +21,7 @@ from torch import Tensor
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, Tally
-from afaf.engine.standing import round_to, rounded_up
+from afaf.engine.standing import round_to, rounded_up, silent
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
@@ -75,12 +75,13 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
     """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
 
     A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
-    and what matters stays the same until the task is learned.
+    and what matters stays the same until the task is learned. What is silent at the trunk's top changes nothing and nothing it leads into
+    learns from it.
     """
     spec, ledger = learner.network.spec, learner.ledger
     if not plan.logits_only:
         return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
-    record = ledger.record_of(plan.task)
+    record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
     if plan.silenced is not None:
         cone &= ~plan.silenced
@@ -93,6 +94,8 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
             cone = torch.ones_like(cone)
         if record is not None:
             cone[record.selected(l).to(cone.device)] = True
+        if l == top:
+            cone &= ~silent(spec, learner.network.parameters, l)
         kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
     return kept
 

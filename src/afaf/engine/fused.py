@@ -276,8 +276,7 @@ class Shadowed(Workspace):
 
     def standing(self) -> Standing:
         """All of it, as the kernels lay it out."""
-        top = torch.zeros_like(self.parameters.biases[self.entry - 2])
-        return Standing(self.as_read(self.parameters), self.neurons, torch.arange(len(top), device=top.device), top)
+        return Standing(self.as_read(self.parameters), self.neurons)
 
     def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
         return self.mode(moment, samples)

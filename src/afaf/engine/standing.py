@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training
-from afaf.network.spec import NetworkSpec, Operation
+from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training, product
+from afaf.network.spec import Connections, NetworkSpec, Operation
 
 ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
 ROUND_TO_GPU = 16
@@ -24,16 +24,19 @@ WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 
 @dataclass
 class Standing:
-    """W_1..W_last among the neurons that vary from image to image, and what the others of the top are."""
+    """W_1..W_last among the neurons that vary from image to image, and what the others of the top are.
+
+    Neurons that vary by dropout alone come last and have no rows in a W_l, only biases.
+    """
 
     parameters: Parameters
     neurons: dict[int, Tensor]  # layer -> numbers of the neurons that vary, where not all do
-    varying: Tensor  # of the neurons of the top that are there, the places of those that vary
-    constant: Tensor  # of the others the value
+    varying: Tensor | None = None  # of the neurons of the top that are there, the places of those that vary; None: all, in order
+    constant: Tensor | None = None  # of the others the value
 
     def whole(self, h: Tensor) -> Tensor:
         """The top with all its neurons, from those that vary."""
-        if len(self.varying) == len(self.constant):
+        if self.varying is None or self.constant is None:
             return h
         everywhere = self.constant.expand(len(h), *h.shape[2:], -1).clone()
         everywhere.index_copy_(everywhere.dim() - 1, self.varying, h.movedim(1, -1))
@@ -45,25 +48,35 @@ def standing(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor]
     """W_1..W_last without what is constant; `there` are the numbers of the neurons that are there, where not all are."""
     weights, biases = list(parameters.weights), list(parameters.biases)
     norms, neurons = dict(parameters.norms), dict(there)
-    varying = constant = biases[0].new_empty(0)
+    top = Standing(parameters, neurons)
     for l in range(1, last + 1):
         layer, operations = l + 1, spec.connections(l).then
-        constant = after(operations, layer, biases[l - 1], norms)
-        varies = weights[l - 1].flatten(1).any(dim=1)
-        if "dropout" in operations and spec.dropout > 0:
-            varies |= constant != 0
-        varying = rounded_up(varies, round_to(spec, layer, varies.device))
-        if len(varying) == len(varies):
+        reached = rounded_up(weights[l - 1].flatten(1).any(dim=1), round_to(spec, layer, biases[l - 1].device))
+        if len(reached) == len(biases[l - 1]):
             continue
-        constant = constant.index_fill(0, varying, 0)
-        weights[l - 1], biases[l - 1] = weights[l - 1][varying], biases[l - 1][varying]
+        varying = reached
+        constant = after(operations, layer, biases[l - 1], norms).index_fill(0, reached, 0)
+        if "dropout" in operations and spec.dropout > 0:
+            varying, constant = torch.cat([reached, torch.nonzero(constant).flatten()]), torch.zeros_like(constant)
+        weights[l - 1], biases[l - 1] = weights[l - 1][reached], biases[l - 1][varying]
         neurons[layer] = there[layer][varying] if layer in there else varying
         if layer in norms:
             norms[layer] = norms[layer].part(varying)
         if l < last:
             biases[l] = biases[l] + weights[l].sum(dim=2) @ constant
             weights[l] = weights[l][:, varying]
-    return Standing(Parameters(weights, biases, norms), neurons, varying, constant)
+        else:
+            top.varying, top.constant = varying, constant
+    top.parameters = Parameters(weights, biases, norms)
+    return top
+
+
+def silent(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
+    """Whether a neuron of layer l is 0 for every image: nothing leads into it, and nothing comes of its bias."""
+    if l == 1:
+        return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
+    value = after(spec.connections(l - 1).then, l, parameters.biases[l - 2], parameters.norms)
+    return (value == 0) & ~parameters.weights[l - 2].flatten(1).any(dim=1)
 
 
 def after(operations: tuple[Operation, ...], layer: int, value: Tensor, norms: dict[int, Norm]) -> Tensor:
@@ -92,7 +105,24 @@ def rounded_up(there: Tensor, to: int) -> Tensor:
 @dataclass
 class Ahead(Training):
     """Training where nobody asks for gradients: what it is given changes in place, and ReLU, which commutes with both, waits for
-    dropout and pool."""
+    dropout and pool. Neurons without a row in W_l have their bias."""
+
+    def neurons_above(
+        self,
+        join: Connections,
+        layer: int,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        operations: tuple[Operation, ...],
+        norms: dict[int, Norm],
+        observe: Observer | None,
+    ) -> Tensor:
+        reached, rest = bias.tensor_split([len(weight)])
+        z = product(join, h, weight, reached)
+        if len(rest):
+            z = torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)
+        return self.operate(operations, layer, z, norms, observe)
 
     def operate(
         self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
