@@ -30,7 +30,10 @@ def sequences(files: list[tuple[str, dict[str, Any]]]) -> str:
 def epochs(data: dict[str, Any]) -> str:
     """Epochs against a dense one."""
     rows = "".join(f"| {row['what']} | {row['over_dense']:.3f} |\n" for row in data["rows"])
-    return "| an epoch of | over an epoch of dense fine-tuning |\n|---|---|\n" + rows
+    seconds = {row["what"]: row["seconds"] for row in data["rows"]}
+    ratio = seconds["task 3, reusing, eager engine"] / seconds["task 3, reusing"]
+    ending = f"\nThe same reusing task takes the eager engine {ratio:.2f} times as long as the compact one.\n"
+    return "| an epoch of | over an epoch of dense fine-tuning |\n|---|---|\n" + rows + ending
 
 
 def growth(data: dict[str, Any]) -> str:
@@ -64,7 +67,8 @@ def main() -> None:
         parts.append(f"- `{name}`: {data['device']}, torch {data['torch']}, commit {data['commit']}{note}\n")
     if "step" in loaded:
         step = loaded["step"]
-        where = f"2 cores, torch {step['torch']}, commit {step['commit']}"
+        threads = step["rows"][0].get("threads", 2)
+        where = f"{threads} thread{'s' * (threads > 1)}, torch {step['torch']}, commit {step['commit']}"
         parts += [f"\n## On a CPU\n\n`python -m benchmarks.step`, {where}.\n\n", epochs(step)]
     for name in ("checkpoint", "h200-checkpoint"):
         if name in loaded:

@@ -142,7 +142,13 @@ def main() -> None:
     found["task 3, reusing, eager engine"] = measure_epoch(before, sparse, 3, feed(3), EagerEngine())
     dense_seconds = found["dense fine-tuning"].seconds
     rows = [
-        {"what": name, "over_dense": epoch.seconds / dense_seconds, "step_microseconds": epoch.step_microseconds, **asdict(epoch)}
+        {
+            "what": name,
+            "over_dense": epoch.seconds / dense_seconds,
+            "step_microseconds": epoch.step_microseconds,
+            "threads": torch.get_num_threads(),
+            **asdict(epoch),
+        }
         for name, epoch in found.items()
     ]
     title = f"{fast.name} engine, {device_name(device)}, {options.images} images"

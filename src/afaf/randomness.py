@@ -72,11 +72,17 @@ def integers_at(key: Key, below: int, *indices: Tensor) -> Tensor:
 def keep_at(key: Key | Tensor, rate: float, samples: Tensor, neurons: Tensor, positions: int) -> Tensor:
     """Dropout: for each (sample, neuron, position) whether it is kept, with probability 1 - rate (to 16 bits).
 
-    Two positions of a neuron share 32 random bits, so a neuron's decisions do not depend on which other neurons are there.
+    Two positions of a neuron share 32 random bits, so a neuron's decisions do not depend on which other neurons are there. In memory the
+    neurons come last, as in what a convolution returns.
     """
-    words = (positions + 1) // 2
-    places = (neurons.to(torch.int32)[:, None] * words + torch.arange(words, dtype=torch.int32, device=neurons.device)).reshape(1, -1)
-    limit = round(rate * 65536) - 32768
+    words, halves = (positions + 1) // 2, min(positions, 2)
+    index = torch.arange(words, dtype=torch.int32, device=neurons.device)
+    places = (neurons.to(torch.int32) * words + index[:, None]).reshape(1, -1)
+    limit = (round(rate * 65536) - 32768) << 16  # both halves are compared as upper ones, so that the other half does not matter
     step = max(1, CACHED // places.shape[1]) if samples.device.type == "cpu" else max(1, len(samples))
-    kept = [bits_at(key, part[:, None], places).view(torch.int16) >= limit for part in samples.split(step)]
-    return torch.cat(kept).reshape(len(samples), len(neurons), 2 * words)[:, :, :positions]
+    kept = torch.empty(len(samples), words, halves, len(neurons), dtype=torch.bool, device=neurons.device)
+    for part, these in zip(samples.split(step), kept.split(step), strict=True):
+        bits = bits_at(key, part[:, None], places).reshape(len(part), words, len(neurons))
+        for half in range(halves):
+            torch.ge(bits if half else bits << 16, limit, out=these[:, :, half])
+    return kept.flatten(1, 2)[:, :positions].transpose(1, 2)

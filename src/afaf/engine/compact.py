@@ -21,19 +21,17 @@ from torch import Tensor
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, Tally
+from afaf.engine.standing import round_to, rounded_up, silent
 from afaf.engine.step import Workspace, take_step
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 from afaf.network.forward import Parameters, forward
-from afaf.network.spec import NetworkSpec, Operation
+from afaf.network.spec import Operation
 from afaf.subnets.rewire import Importance
 
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
 TRUNK_BATCH_GPU = 2048
-ROUND_TO = 16  # kernels are fastest when the numbers of neurons are multiples of this
-ROUND_MAPS_TO_GPU = 128  # the GPU library's gradients of kernels between fewer maps take up to four times as long
-WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
 CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
 
@@ -77,12 +75,13 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
     """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
 
     A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
-    and what matters stays the same until the task is learned.
+    and what matters stays the same until the task is learned. What is silent at the trunk's top changes nothing and nothing it leads into
+    learns from it; a GPU, which counts on the number of a task's connections, gathers it all the same.
     """
     spec, ledger = learner.network.spec, learner.ledger
     if not plan.logits_only:
         return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
-    record = ledger.record_of(plan.task)
+    record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
     if plan.silenced is not None:
         cone &= ~plan.silenced
@@ -95,23 +94,10 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
             cone = torch.ones_like(cone)
         if record is not None:
             cone[record.selected(l).to(cone.device)] = True
+        if l == top and cone.device.type == "cpu":
+            cone &= ~silent(spec, learner.network.parameters, l)
         kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
     return kept
-
-
-def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
-    """Of which number a layer's neurons should be a multiple."""
-    if spec.layer(l).size < WORTH_ROUNDING:
-        return 1
-    return ROUND_MAPS_TO_GPU if device.type == "cuda" and spec.layer(l).group == "conv" else ROUND_TO
-
-
-def rounded_up(there: Tensor, to: int) -> Tensor:
-    """The neurons marked in `there`, sorted, and as many others as make their number a multiple; at least one. The others reach nothing."""
-    count = int(there.sum())
-    wanted = min(len(there), max(1, -(-count // to) * to))
-    order = torch.sort(there.to(torch.int8), descending=True, stable=True).indices  # those that matter first, each kind by index
-    return torch.sort(order[:wanted]).values
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
@@ -192,7 +178,7 @@ class Trunk:
         self.feed, self.chunk_bytes = feed, chunk_bytes
         self.entry = work.entry
         self.batch_size = TRUNK_BATCH if feed.device.type == "cpu" else TRUNK_BATCH_GPU
-        self.parameters = work.as_read(work.parameters)  # all of them, but only those below the top are looked at
+        self.standing = work.standing()
         self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
         if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
             everything = torch.arange(len(feed), device=feed.device)
@@ -228,21 +214,24 @@ class Trunk:
 
     @torch.no_grad()
     def _through(self, work: Workspace, samples: Tensor, images: Tensor, moment: Moment) -> Tensor:
-        return forward(work.spec, self.parameters, images, mode=work.mode(moment, samples), last=self.entry - 1)
+        mode = work.ahead(moment, samples, self.standing.neurons)
+        return self.standing.whole(forward(work.spec, self.standing.parameters, images, mode=mode, last=self.entry - 1))
 
     @torch.no_grad()
     def _upper(self, work: Workspace, samples: Tensor, features: Tensor, moment: Moment) -> Tensor:
         """From the dropout at the trunk's top on."""
         _, upper = _around_dropout(work.spec.connections(self.entry - 1).then)
-        return work.mode(moment, samples).operate(upper, self.entry, neurons_second(features), self.parameters.norms)
+        mode = work.ahead(moment, samples, self.standing.neurons)
+        return self.standing.whole(mode.operate(upper, self.entry, neurons_second(features), self.standing.parameters.norms))
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
         """Up to the dropout at the trunk's top, without any: the same at every moment."""
         top = work.spec.connections(self.entry - 1)
         lower, _ = _around_dropout(top.then)
-        mode = work.mode(Moment(0, work.plan.task), samples)
-        return forward(work.spec, self.parameters, self.feed.batch(samples)[0], mode=mode, last=self.entry - 1, last_operations=lower)
+        mode = work.ahead(Moment(0, work.plan.task), samples, self.standing.neurons)
+        images, parameters = self.feed.batch(samples)[0], self.standing.parameters
+        return forward(work.spec, parameters, images, mode=mode, last=self.entry - 1, last_operations=lower)
 
     def _dropout_only_at_the_top(self, work: Workspace) -> bool:
         return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))

@@ -37,6 +37,7 @@ from afaf.engine.kernels import (
     update_listed,
 )
 from afaf.engine.lanes import Beside
+from afaf.engine.standing import Standing
 from afaf.engine.step import Workspace, clip_scale, silenced
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.losses import CrossEntropy, Total
@@ -358,6 +359,13 @@ class Shadowed(Workspace):
 
     def mode(self, moment: Moment, samples: Tensor) -> Fused:
         return self._mode(self._keys_of(moment), samples)
+
+    def standing(self) -> Standing:
+        """All of it, as the kernels lay it out."""
+        return Standing(self.as_read(self.parameters), self.neurons)
+
+    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+        return self.mode(moment, samples)
 
     def _keys_of(self, moment: Moment) -> Tensor:
         """The moment's key of dropout in each layer, on the device."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from afaf.engine.standing import Ahead, Standing, standing
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan, Step
@@ -69,6 +70,14 @@ class Workspace:
     def mode_now(self, samples: Tensor) -> Training:
         """How the network behaves for these images in a step."""
         return self.mode(self.moment, samples)
+
+    def standing(self) -> Standing:
+        """What lies below the entry."""
+        return standing(self.spec, self.parameters, self.neurons, self.entry - 1)
+
+    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+        """How these neurons below the entry behave."""
+        return Ahead(**{**vars(self.mode(moment, samples)), "neurons": neurons})
 
     def leaves(self) -> Parameters:
         """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""

@@ -115,12 +115,14 @@ class Training(Mode):
         return z
 
     def dropout(self, layer: int, h: Tensor) -> Tensor:
-        if self.rate == 0:
-            return h
+        return h if self.rate == 0 else h * self.factors(layer, h)
+
+    def factors(self, layer: int, h: Tensor) -> Tensor:
+        """What dropout multiplies h with: 0, or what makes up for the zeros."""
         positions = h[0, 0].numel()
         neurons = self.neurons.get(layer, torch.arange(h.shape[1], dtype=torch.int32, device=h.device))
         kept = keep_at(self.keys[layer], self.rate, self.samples, neurons, positions)
-        return h * kept.to(h.dtype).mul_(1 / (1 - self.rate)).reshape(h.shape)
+        return kept.to(h.dtype).mul_(1 / (1 - self.rate)).reshape(h.shape)
 
     def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
         if not self.norm_moves or h.numel() == h.shape[1]:  # one value a neuron has no spread: a last batch of a single image

@@ -12,6 +12,8 @@ from afaf.network.ledger import Ledger
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import key, uniform_at
 
+PLANTED = 1 << 22  # weights planted at once, so that a large layer needs no copies of its size
+
 
 @dataclass
 class Snapshot:
@@ -66,9 +68,16 @@ class Network:
         return Norm(ones.clone(), zeros.clone(), zeros.clone(), ones.clone())
 
     def plant(self, l: int, where: Tensor) -> None:
-        """New connections take the value the network was initialised with at their place."""
-        weight = self.parameters.weights[l - 1]
-        self.parameters.weights[l - 1] = torch.where(where, self.initial_weights(l), weight)
+        """New connections take the value the network was initialised with at their place; nothing is drawn for other places."""
+        join, weight = self.spec.connections(l), self.parameters.weights[l - 1].view(-1)
+        size = join.block // where.shape[2]  # of what one entry of `where` stands for
+        within = torch.arange(size, dtype=torch.int32, device=self.device)
+        chosen, first = where.expand(join.outputs, join.inputs, -1).flatten(), 0
+        for part in chosen.split(max(1, PLANTED // size)):
+            units = torch.nonzero(part).to(torch.int32) + first
+            places = (units * size + within).view(-1)
+            weight[places] = self._initial(f"weights {l}", places, join.fan_in)
+            first += len(part)
 
     def grow_outputs(self, rows: int) -> None:
         """Append output rows; they begin as the same rows of a network that had them reserved."""

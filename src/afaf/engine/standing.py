@@ -1,0 +1,150 @@
+"""What stands still below l_reuse, with everything left out that is known before any image is seen.
+
+A neuron into which no live connection leads has the same value at every position of every image: what its bias becomes. What it adds to
+the neurons above is then a constant, too, and belongs into their biases (no convolution is padded). For what is left no gradient is asked,
+so that it may be computed in place, and ReLU may wait for the pool, which leaves it a quarter of the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training, product
+from afaf.network.spec import Connections, NetworkSpec, Operation
+
+ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
+ROUND_TO_GPU = 16
+ROUND_MAPS_TO_GPU = 128  # the GPU library's gradients of kernels between fewer maps take up to four times as long
+WORTH_ROUNDING = 64  # neurons of a layer from which that matters
+
+
+@dataclass
+class Standing:
+    """W_1..W_last among the neurons that vary from image to image, and what the others of the top are.
+
+    Neurons that vary by dropout alone come last and have no rows in a W_l, only biases.
+    """
+
+    parameters: Parameters
+    neurons: dict[int, Tensor]  # layer -> numbers of the neurons that vary, where not all do
+    varying: Tensor | None = None  # of the neurons of the top that are there, the places of those that vary; None: all, in order
+    constant: Tensor | None = None  # of the others the value
+
+    def whole(self, h: Tensor) -> Tensor:
+        """The top with all its neurons, from those that vary."""
+        if self.varying is None or self.constant is None:
+            return h
+        everywhere = self.constant.expand(len(h), *h.shape[2:], -1).clone()
+        everywhere.index_copy_(everywhere.dim() - 1, self.varying, h.movedim(1, -1))
+        return everywhere.movedim(-1, 1)
+
+
+@torch.no_grad()
+def standing(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], last: int) -> Standing:
+    """W_1..W_last without what is constant; `there` are the numbers of the neurons that are there, where not all are."""
+    weights, biases = list(parameters.weights), list(parameters.biases)
+    norms, neurons = dict(parameters.norms), dict(there)
+    top = Standing(parameters, neurons)
+    for l in range(1, last + 1):
+        layer, operations = l + 1, spec.connections(l).then
+        reached = rounded_up(weights[l - 1].flatten(1).any(dim=1), round_to(spec, layer, biases[l - 1].device))
+        if len(reached) == len(biases[l - 1]):
+            continue
+        varying = reached
+        constant = after(operations, layer, biases[l - 1], norms).index_fill(0, reached, 0)
+        if "dropout" in operations and spec.dropout > 0:
+            varying, constant = torch.cat([reached, torch.nonzero(constant).flatten()]), torch.zeros_like(constant)
+        weights[l - 1], biases[l - 1] = weights[l - 1][reached], biases[l - 1][varying]
+        neurons[layer] = there[layer][varying] if layer in there else varying
+        if layer in norms:
+            norms[layer] = norms[layer].part(varying)
+        if l < last:
+            biases[l] = biases[l] + weights[l].sum(dim=2) @ constant
+            weights[l] = weights[l][:, varying]
+        else:
+            top.varying, top.constant = varying, constant
+    top.parameters = Parameters(weights, biases, norms)
+    return top
+
+
+def silent(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
+    """Whether a neuron of layer l is 0 for every image: nothing leads into it, and nothing comes of its bias."""
+    if l == 1:
+        return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
+    value = after(spec.connections(l - 1).then, l, parameters.biases[l - 2], parameters.norms)
+    return (value == 0) & ~parameters.weights[l - 2].flatten(1).any(dim=1)
+
+
+def after(operations: tuple[Operation, ...], layer: int, value: Tensor, norms: dict[int, Norm]) -> Tensor:
+    """What becomes of neurons that have one value everywhere, if none of it is dropped. A pool changes nothing about them."""
+    others = tuple(operation for operation in operations if operation != "pool")
+    return EVALUATION.operate(others, layer, value[None], norms)[0]
+
+
+def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
+    """Of which number a layer's neurons should be a multiple."""
+    if spec.layer(l).size < WORTH_ROUNDING:
+        return 1
+    if device.type != "cuda":
+        return ROUND_TO
+    return ROUND_MAPS_TO_GPU if spec.layer(l).group == "conv" else ROUND_TO_GPU
+
+
+def rounded_up(there: Tensor, to: int) -> Tensor:
+    """The neurons marked in `there`, sorted, and as many others as make their number a multiple; at least one. The others reach nothing."""
+    count = int(there.sum())
+    wanted = min(len(there), max(1, -(-count // to) * to))
+    order = torch.sort(there.to(torch.int8), descending=True, stable=True).indices  # those that matter first, each kind by index
+    return torch.sort(order[:wanted]).values
+
+
+@dataclass
+class Ahead(Training):
+    """Training where nobody asks for gradients: what it is given changes in place, and ReLU, which commutes with both, waits for
+    dropout and pool. Neurons without a row in W_l have their bias."""
+
+    def neurons_above(
+        self,
+        join: Connections,
+        layer: int,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        operations: tuple[Operation, ...],
+        norms: dict[int, Norm],
+        observe: Observer | None,
+    ) -> Tensor:
+        reached, rest = bias.tensor_split([len(weight)])
+        z = product(join, h, weight, reached)
+        if len(rest):
+            z = torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)
+        return self.operate(operations, layer, z, norms, observe)
+
+    def operate(
+        self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
+    ) -> Tensor:
+        waiting = False
+        for operation in operations:
+            if waiting and operation not in ("dropout", "pool"):
+                h, waiting = F.relu_(h), False
+            if operation == "relu":
+                waiting = True
+            elif operation == "pool":
+                h = pooled(h)
+            else:
+                h = super().operate((operation,), layer, h, norms, observe)
+        return F.relu_(h) if waiting else h
+
+    def dropout(self, layer: int, h: Tensor) -> Tensor:
+        return h if self.rate == 0 else h.mul_(self.factors(layer, h))
+
+
+def pooled(h: Tensor) -> Tensor:
+    """The largest of each 2x2 values; `max_pool2d` would note down where they were."""
+    height, width = h.shape[2] // 2 * 2, h.shape[3] // 2 * 2
+    h = torch.maximum(h[:, :, 0:height:2], h[:, :, 1:height:2])
+    return torch.maximum(h[..., 0:width:2], h[..., 1:width:2])
