@@ -169,15 +169,15 @@ class Stage:
                 self._step(size)
             return
         if (size, steps) not in self.replays:
+            if size not in self.tried:
+                with on_capturable_stream(self.device):
+                    self._try(size)
             with GATE.alone():
                 self.replays[size, steps] = self._capture(size, steps)
         self.replays[size, steps]()
 
     def _capture(self, size: int, steps: int) -> Callable[[], None]:
-        """The graph of some steps of this size; trying a step first and capturing leave no trace in the numbers."""
-        if size not in self.tried:
-            with on_capturable_stream(self.device):
-                self._try(size)
+        """The graph of some steps of this size."""
 
         def some_steps() -> None:
             for _ in range(steps):

@@ -18,7 +18,7 @@ from afaf.network.spec import Connections, NetworkSpec, Operation
 
 ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
 ROUND_TO_GPU = 16
-ROUND_MAPS_TO_GPU = 128  # the GPU library's gradients of kernels between fewer maps take up to four times as long
+ROUND_MAPS_TO_GPU = 32  # the GPU library's gradients of kernels between other numbers of maps take up to four times as long
 WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 
 
