@@ -100,6 +100,9 @@ def test_costs_of_all_methods_side_by_side() -> None:
     assert found["methods"]["afaf"]["params"] == 3_489_966
     shown = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "160"}).stdout
     assert all(name in shown for name in found["methods"])
+    narrow = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "80"}).stdout
+    assert "…" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_tune_prints_the_value_and_one_json_object_last() -> None:
@@ -128,6 +131,10 @@ def test_tune_prints_the_value_and_one_json_object_last() -> None:
         (["doctor", "nothing"], "does not exist"),
         (["run", "split-digits", "afaf", "--device", "cuda:77"], "not there"),
         (["costs", "split-cifar10", "nothing"], "unknown method"),
+        (["run", "split-digits", "afaf", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["tune", "split-digits", "lwf", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["learn", "photos", "--model", "m", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["reproduce", "--report-file", "page.md"], "give both, or neither"),
     ],
 )
 def test_what_a_user_can_mend_exits_with_2_and_a_message(
