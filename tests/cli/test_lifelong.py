@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from afaf import AFAFClassifier
+from afaf.cli.learn import Bar
 from afaf.cli.main import app
+from afaf.engine.report import EpochReport
 from afaf.model.state import describe, stored_tensors
 from afaf.runs import keeping
 from afaf.runs.lifelong import Lifelong
@@ -341,6 +345,28 @@ def test_what_cannot_be_written_ends_with_the_same_exit_code_everywhere(own: Pat
     assert "cannot " in result.output
     assert "Traceback" not in result.output
     assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize(("seconds", "on_cpu", "told"), [(60, True, True), (1, True, False), (60, False, False)])
+def test_a_long_wait_is_announced_after_the_first_epoch(seconds: float, on_cpu: bool, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, width=400), on_cpu)
+    bar.began(1, ["a", "b"], 20)
+    monkeypatch.setattr(time, "monotonic", lambda: bar.started + seconds)
+    for epoch in range(2):
+        bar.epoch_ended(EpochReport(1, 0, epoch, 20, 0.5, 50.0))
+    assert ("about 19 more minutes on this CPU" in screen.getvalue()) == told
+    assert screen.getvalue().count("Ctrl-C") == told
+
+
+def test_images_left_out_are_told_without_the_place_in_the_program(own: Path, tmp_path: Path) -> None:
+    broken = write_folder(tmp_path / "broken", 5)
+    (broken / "digit-5" / "0000.png").write_text("a text")
+    result = call("predict", broken, "--model", own / "m.safetensors", "--skip-unreadable")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: 1 of 24 images cannot be read and are left out")
+    assert "0000.png: not an image, whatever its name says" in result.stderr
+    assert ".py" not in result.stderr
 
 
 def test_a_link_is_followed_and_stays_one(own: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from afaf.runs.keeping import check_place, make_place, open_model, replace_model
 from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, plan_life
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
 
+LONG = 5  # minutes that nobody expects
 SKIP = "--skip-unreadable leaves them out"
 
 
@@ -43,7 +45,7 @@ def learn_folder(
         check_place(path)
         prepare = go_on if path.exists() else begin
         model, images, labels = prepare(path, found, given, device, unreadable)
-        with Bar(stderr) as bar:
+        with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
             model = model.learn(images, labels, bar)
         make_place(path)
         replace_model(path, model, before)
@@ -112,7 +114,7 @@ def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> No
     else:
         say(out, f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
     say(out, "capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
-    say(out, f"{room} more task{'s' if room != 1 else ''} of this size fit")
+    say(out, f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
     say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -162,8 +164,8 @@ def say(out: Console, words: str) -> None:
 class Bar(lifelong.Progress):
     """A bar of epochs on a terminal; elsewhere only warnings."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, on_cpu: bool = True):
+        self.console, self.on_cpu, self.started = console, on_cpu, 0.0
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
         self.progress = Progress(
             *columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
@@ -178,11 +180,23 @@ class Bar(lifelong.Progress):
         self.progress.stop()
 
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
+        self.started = time.monotonic()
         self.bar = self.progress.add_task(f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}", total=epochs, note="")
 
     def epoch_ended(self, report: EpochReport) -> None:
+        if report.epoch == 0:
+            self._tell_if_long(report.epochs - 1)
         if self.bar is not None:
             self.progress.update(self.bar, completed=report.epoch + 1, note=f"loss {report.loss:.3f}  {report.accuracy:.1f} % right")
 
+    def _tell_if_long(self, epochs_left: int) -> None:
+        """Whoever would wait for long is told so after the first epoch, terminal or not."""
+        minutes = epochs_left * (time.monotonic() - self.started) / 60
+        if self.on_cpu and minutes > LONG:
+            self.warned(
+                f"about {minutes:.0f} more minutes on this CPU. A new model learns faster with --network small-cnn, or, to try it, "
+                "with --epochs 2; a GPU is used where there is one. Ctrl-C ends this and leaves the model file as it was"
+            )
+
     def warned(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/] {message}", highlight=False)
+        self.console.print(f"[yellow]warning:[/] {message}", highlight=False, soft_wrap=True)

@@ -34,7 +34,10 @@ def open_model(path: Path, device: torch.device | str = "cpu", *, may_begin: boo
     try:
         return Lifelong.load(path, device)
     except FileError as error:
-        no_copy = f"there is no {backup_of(path).name} to go back to: take a copy of your own; afaf doctor {path} looks it over"
+        no_copy = (
+            f"if it was your model, take a copy of it, for there is no {backup_of(path).name} to go back to; "
+            f"afaf doctor {path} says what is wrong with it"
+        )
         advice = from_backup(path) or ("choose another name for a new model" if may_begin else no_copy)
         raise FileError(f"{error}. It is left as it is; {advice}") from None
 

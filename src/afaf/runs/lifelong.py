@@ -257,7 +257,8 @@ class Lifelong:
             some = ", ".join(repeated[:5]) + (" ..." if len(repeated) > 5 else "")
             raise DataError(
                 f"already learned: {some}. What a task has learned is fixed, so that it is not forgotten: more images of a class cannot "
-                "change it. Leave these images out; or remove the class and learn it again from old and new images together"
+                "change it. Leave these images out; or remove the class (afaf classes FILE --remove CLASS) and learn it again from old "
+                "and new images together"
             )
         most = self.life.max_classes
         if most is not None and len(self.life.every_label) + len(new) > most:
@@ -272,7 +273,8 @@ class Lifelong:
         if room == 0:
             raise CapacityError(
                 f"the model is full: it has learned {len(self.life.labels)} tasks and was made for {self.life.max_tasks} (max_tasks). "
-                "Begin a new model with a larger max_tasks; or remove all classes of a task, which gives its place back"
+                "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N); or remove all classes of a "
+                "task, which gives its place back (afaf classes FILE --remove CLASS)"
             )
 
     def _check_shape(self, images: NDArray[Any]) -> None:

@@ -226,7 +226,7 @@ def _class_files(root: Path) -> list[tuple[Path, str]]:
     with reading(root):
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
-        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, train/CLASS/")
+        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, {root / 'CLASS'}")
     files: list[tuple[Path, str]] = []
     direct = False
     for folder in folders:
