@@ -18,7 +18,7 @@ from afaf.cli.main import app
 from afaf.cli.progress import ProgressDisplay
 
 runner = CliRunner()
-QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
+QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--set", "run.images=20", "--device", "cpu"]
 
 
 def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
@@ -106,8 +106,7 @@ def test_costs_of_all_methods_side_by_side() -> None:
 
 
 def test_tune_prints_the_value_and_one_json_object_last() -> None:
-    quick = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
-    result = runner.invoke(app, ["tune", "split-digits", "lwf", *quick, "--json"])
+    result = runner.invoke(app, ["tune", "split-digits", "lwf", *QUICK, "--json"])
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
@@ -157,7 +156,7 @@ def test_lists_and_version() -> None:
 def test_on_a_terminal_it_shows_tasks_epochs_loss_and_time_left() -> None:
     screen = io.StringIO()
     with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
-        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2}, device="cpu", listener=display)
+        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2, "run.images": 20}, device="cpu", listener=display)
         display.progress.refresh()
     shown = screen.getvalue()
     for part in ("finetune", "task 5", "loss", "accuracy", "left", "10/10", "after task 1", "8, 9"):
