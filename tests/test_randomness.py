@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afaf.randomness import bits_at, generator, integers_at, keep_at, key, mix, uniform_at
+import afaf
+from afaf.errors import ConfigError
+from afaf.randomness import bits_at, check_seed, generator, integers_at, keep_at, key, mix, uniform_at
+from afaf.runs.lifelong import LifelongSettings, plan_life
 
 keys = st.tuples(st.integers(0, 2**31), st.sampled_from(["order", "crop", "weights"]), st.integers(0, 50))
 
@@ -73,3 +79,13 @@ def test_drawing_changes_no_argument() -> None:
     places = torch.arange(9, dtype=torch.int32)
     bits_at(key(0, "x"), places, places)
     assert places.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64, 0.5, True, None])
+def test_a_seed_that_is_no_whole_number_from_0_is_refused_wherever_one_is_given(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a whole number from 0"):
+        check_seed(seed)
+    with pytest.raises(ConfigError, match="must be a whole number from 0"):
+        afaf.run("split-digits", "finetune", seed=seed, device="cpu")
+    with pytest.raises(ConfigError, match="must be a whole number from 0"):
+        plan_life((1, 8, 8), 2, 10, LifelongSettings(seed=seed))

@@ -40,7 +40,7 @@ class RunError(AfafError):
 
 
 class WriteError(RunError):
-    """A file could not be written: a full disk, no permission, a broken device. What was there before still is."""
+    """Something could not be written, by any command: a full disk, no permission, a broken device. What was there before still is."""
 
     exit_code = 1
 

@@ -26,12 +26,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)  # the new name is on the disk too
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError):
-            raise WriteError(f"cannot write {path}: {reason(error)}") from error
-        raise
+        with writing(path):
+            raise
 
 
 def fill(path: Path, parts: Iterable[bytes | memoryview]) -> None:
@@ -72,11 +71,24 @@ def sync(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder, and its name last."""
-    try:
+    with writing(path):
         path.mkdir(exist_ok=True)
         sync(path.parent)
+
+
+def make_folders(path: Path, advice: str = "") -> None:
+    """Make a folder and those above it, unless they are there; `advice` says where else to write."""
+    with writing(path, advice):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path, advice: str = "") -> Iterator[None]:
+    """What fails in the block failed to write `path`: one kind of error, and so one exit code, whichever command it was."""
+    try:
+        yield
     except OSError as error:
-        raise WriteError(f"cannot write {path}: {reason(error)}") from error
+        raise WriteError(f"cannot write {path}: {reason(error)}{advice and '; ' + advice}") from error
 
 
 def remove_parts(folder: Path) -> None:

@@ -10,13 +10,23 @@ So any epoch can be replayed, no part's draws shift another's, and engines, devi
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from afaf.errors import ConfigError
+
 Key = tuple[int, int]  # two signed 32-bit halves
 GOLDEN = 0x9E3779B9 - (1 << 32)  # 2**32 over the golden ratio: spreads consecutive indices
+LARGEST_SEED = 1 << 64
 CACHED = 1 << 16  # places drawn at once on a CPU, so that they stay in its cache
+
+
+def check_seed(seed: Any, name: str = "the seed") -> None:
+    """A seed is a whole number from 0 that a file can hold; anything else is refused by its name."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < LARGEST_SEED:
+        raise ConfigError(f"{name} must be a whole number from 0 to 2**64 - 1, not {seed!r}")
 
 
 def _digest(parts: tuple[object, ...]) -> bytes:

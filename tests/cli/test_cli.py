@@ -18,7 +18,7 @@ from afaf.cli.main import app
 from afaf.cli.progress import ProgressDisplay
 
 runner = CliRunner()
-QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
+QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--set", "run.images=20", "--device", "cpu"]
 
 
 def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
@@ -100,11 +100,13 @@ def test_costs_of_all_methods_side_by_side() -> None:
     assert found["methods"]["afaf"]["params"] == 3_489_966
     shown = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "160"}).stdout
     assert all(name in shown for name in found["methods"])
+    narrow = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "80"}).stdout
+    assert "…" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_tune_prints_the_value_and_one_json_object_last() -> None:
-    quick = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--device", "cpu"]
-    result = runner.invoke(app, ["tune", "split-digits", "lwf", *quick, "--json"])
+    result = runner.invoke(app, ["tune", "split-digits", "lwf", *QUICK, "--json"])
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
@@ -128,6 +130,10 @@ def test_tune_prints_the_value_and_one_json_object_last() -> None:
         (["doctor", "nothing"], "does not exist"),
         (["run", "split-digits", "afaf", "--device", "cuda:77"], "not there"),
         (["costs", "split-cifar10", "nothing"], "unknown method"),
+        (["run", "split-digits", "afaf", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["tune", "split-digits", "lwf", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["learn", "photos", "--model", "m", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["reproduce", "--report-file", "page.md"], "give both, or neither"),
     ],
 )
 def test_what_a_user_can_mend_exits_with_2_and_a_message(
@@ -150,7 +156,7 @@ def test_lists_and_version() -> None:
 def test_on_a_terminal_it_shows_tasks_epochs_loss_and_time_left() -> None:
     screen = io.StringIO()
     with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
-        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2}, device="cpu", listener=display)
+        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2, "run.images": 20}, device="cpu", listener=display)
         display.progress.refresh()
     shown = screen.getvalue()
     for part in ("finetune", "task 5", "loss", "accuracy", "left", "10/10", "after task 1", "8, 9"):

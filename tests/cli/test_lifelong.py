@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from afaf import AFAFClassifier
+from afaf.cli.learn import Bar
 from afaf.cli.main import app
+from afaf.engine.report import EpochReport
 from afaf.model.state import describe, stored_tensors
 from afaf.runs import keeping
 from afaf.runs.lifelong import Lifelong
 
 runner = CliRunner()
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NEW = ["--size", "8", "--grey", "--epochs", "2", "--max-tasks", "5", "--seed", "3", "--device", "cpu"]
 
 
@@ -159,6 +165,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(own: Path, tmp_path: Path) ->
         (["predict", broken / "digit-5" / "0000.png", "--model", file], "cannot be read"),
         (["predict", own / "part-1", "--model", tmp_path / "none"], "no such file"),
         (["export", file], "--onnx OUT.onnx"),
+        (["inspect", file, "--picture", tmp_path / "ledger"], "name a file that ends in .png"),
     ]
     for arguments, words in cases:
         result = call(*arguments)
@@ -174,10 +181,15 @@ def test_what_goes_wrong_is_said_and_harms_nothing(own: Path, tmp_path: Path) ->
 def test_a_file_of_another_program_is_left_alone(own: Path, tmp_path: Path, contents: bytes) -> None:
     other = tmp_path / "other.safetensors"
     other.write_bytes(contents)
-    for arguments in (["learn", own / "part-1", "--model", other], ["predict", own / "part-1", "--model", other], ["inspect", other]):
+    cases: list[tuple[list[Any], str]] = [
+        (["learn", own / "part-1", "--model", other], "choose another name for a new model"),
+        (["predict", own / "part-1", "--model", other], "there is no other.safetensors.bak to go back to"),
+        (["inspect", other], "afaf doctor"),
+    ]
+    for arguments, words in cases:
         result = call(*arguments)
         assert result.exit_code == 2
-        assert "choose another name for a new model" in result.output
+        assert words in result.output
     assert other.read_bytes() == contents
 
 
@@ -223,6 +235,142 @@ def test_a_damaged_file_beside_a_backup_says_where_the_model_is(own: Path) -> No
     file = own / "m.safetensors"
     shutil.copy(file, keeping.backup_of(file))
     file.write_bytes(file.read_bytes()[:-9])
-    result = call("inspect", file)
-    assert result.exit_code == 2
-    assert "m.safetensors.bak holds the model as it was" in result.output
+    for arguments, code in ((["inspect", file], 2), (["predict", own / "part-1", "--model", file], 2), (["doctor", file], 1)):
+        result = call(*arguments)
+        assert result.exit_code == code
+        assert "m.safetensors.bak holds the model as it was" in result.output
+    keeping.backup_of(file).write_bytes(b"damaged too")
+    assert "holds the model as it was" not in call("predict", own / "part-1", "--model", file).output
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("room", "name"), [(Lifelong, "learn"), (Lifelong, "save"), (keeping, "_verify")])
+def test_ctrl_c_says_how_the_file_is_and_how_to_go_on(own: Path, monkeypatch: pytest.MonkeyPatch, room: Any, name: str) -> None:
+    """Wherever it comes: while images are learned, while the file is written, while it is read back."""
+    file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
+    part, learned = write_folder(own / "part-3", 4), Lifelong.load(file)
+    monkeypatch.setattr(Lifelong, "learn", lambda *_: learned)  # at once
+    monkeypatch.setattr(room, name, interrupt)
+    result = call("learn", part, "--model", file, "--device", "cpu")
+    assert result.exit_code == 130
+    assert f"interrupted: {file} is as it was before. To go on, give the same command again" in result.output
+    assert file.read_bytes() == before
+    result = call("learn", part, "--model", own / "new", *NEW)
+    assert result.exit_code == 130
+    assert "interrupted: no model was written. To go on, give the same command again" in result.output
+    assert sorted(path.name for path in own.iterdir()) == ["m.safetensors", "part-1", "part-2", "part-3"]
+
+
+def test_ctrl_c_after_the_file_was_written_says_so(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "unlink", interrupt)  # of the backup, the very last
+    result = call("classes", own / "m.safetensors", "--rename", "digit-0=zero")
+    assert result.exit_code == 130
+    assert "is whole: nothing is left to do" in result.output
+    assert "zero" in Lifelong.load(own / "m.safetensors").life.known
+
+
+def test_what_was_typed_is_judged_before_what_is_in_the_images(own: Path, tmp_path: Path) -> None:
+    """In its order, the folder, the model, the options; so that nobody waits for images to be read to learn of a wrong word."""
+    broken = write_folder(tmp_path / "broken", 5)
+    for image in broken.rglob("*.png"):
+        image.write_bytes(b"no image")
+    known = tmp_path / "known"
+    shutil.copytree(broken / "digit-5", known / "digit-0")
+    wrong = ["--set", "learn.epoch=3"]
+    cases: list[tuple[list[Any], str]] = [
+        (["learn", tmp_path / "nowhere", "--model", tmp_path / "new", *wrong], "no such folder"),
+        (["learn", tmp_path / "nowhere", "--model", own / "part-1"], "no such folder"),
+        (["learn", broken, "--model", tmp_path / "new", *wrong], "did you mean 'learn.epochs'"),
+        (["learn", broken, "--model", tmp_path / "new", "--network", "alexnot"], "did you mean 'alexnet'"),
+        (["learn", broken, "--model", tmp_path / "new", "--device", "abacus"], "not a device"),
+        (["learn", known, "--model", own / "m.safetensors"], "already learned: digit-0"),
+        (["predict", tmp_path / "nowhere", "--model", tmp_path / "none"], "nowhere: no such file or folder"),
+        (["run", f"folder:{tmp_path / 'nowhere'}", "afav", *wrong, "--device", "abacus"], "nowhere: no such folder"),
+        (["run", f"folder:{broken}", "afav", *wrong, "--device", "abacus"], "did you mean 'afaf'"),
+        (["run", f"folder:{broken}", "afaf", *wrong, "--device", "abacus"], "did you mean 'learn.epochs'"),
+        (["costs", f"folder:{broken}", "afaf", *wrong], "did you mean 'learn.epochs'"),
+        (["tune", f"folder:{broken}", "lwf", *wrong], "did you mean 'learn.epochs'"),
+    ]
+    for arguments, words in cases:
+        result = call(*arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert words in result.output, (words, result.output)
+    assert not (tmp_path / "new").exists()
+
+
+def test_unreadable_images_are_told_with_the_option_of_the_command(own: Path, tmp_path: Path) -> None:
+    broken = write_folder(tmp_path / "broken", 5)
+    (broken / "digit-5" / "0000.png").write_text("a text")
+    skip = "1 of 24 images cannot be read (--skip-unreadable leaves them out)"
+    assert skip in call("learn", broken, "--model", own / "m.safetensors").output
+    assert skip in call("predict", broken, "--model", own / "m.safetensors").output
+    exported = call("export", own / "m.safetensors", "--torch", tmp_path / "m.pt2", "--images", broken).output
+    assert "cannot be read (name others with --images)" in exported
+    assert "--set stream.unreadable=skip" in call("run", f"folder:{broken}", "afaf").output
+
+
+@pytest.mark.parametrize(
+    "command", ["learn", "classes", "inspect", "picture", "export", "run", "report", "figures", "streams", "results", "data"]
+)
+def test_what_cannot_be_written_ends_with_the_same_exit_code_everywhere(own: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`file` is no folder, so nothing can be written below it."""
+    monkeypatch.chdir(own)
+    (own / "file").write_text("")
+    model, below, lines = own / "m.safetensors", own / "file" / "below", own / "lines"
+    lines.mkdir()
+    (lines / "a.jsonl").write_text("")
+    commands: dict[str, list[Any]] = {
+        "learn": ["learn", own / "part-1", "--model", below, *NEW],
+        "classes": ["classes", model, "--rename", "digit-0=zero"],
+        "inspect": ["inspect", model, "--html"],
+        "picture": ["inspect", model, "--picture", below.with_suffix(".png")],
+        "export": ["export", model, "--torch", below],
+        "run": ["run", "split-digits", "finetune", "--out", below, "--device", "cpu"],
+        "report": ["report", lines, "--out", below],
+        "figures": ["report", lines, "--figures", below],
+        "streams": ["streams", "split-digits", "--out", below],
+        "results": ["reproduce", "--write-report", "--results", lines, "--experiments", EXPERIMENTS, "--report-file", below / "page.md"],
+        "data": ["data", "get", "mnist", "--data", below],
+    }
+    if command == "classes":
+        monkeypatch.setattr(keeping.os, "access", lambda path, mode: mode != os.W_OK)
+    if command == "inspect":
+        (own / "m.html").mkdir()
+    before = model.read_bytes()
+    result = call(*commands[command])
+    assert result.exit_code == 1, result.output
+    assert "cannot " in result.output
+    assert "Traceback" not in result.output
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize(("seconds", "on_cpu", "told"), [(60, True, True), (1, True, False), (60, False, False)])
+def test_a_long_wait_is_announced_after_the_first_epoch(seconds: float, on_cpu: bool, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, width=400), on_cpu)
+    bar.began(1, ["a", "b"], 20)
+    monkeypatch.setattr(time, "monotonic", lambda: bar.started + seconds)
+    for epoch in range(2):
+        bar.epoch_ended(EpochReport(1, 0, epoch, 20, 0.5, 50.0))
+    assert ("about 19 more minutes on this CPU" in screen.getvalue()) == told
+    assert screen.getvalue().count("Ctrl-C") == told
+
+
+def test_images_left_out_are_told_without_the_place_in_the_program(own: Path, tmp_path: Path) -> None:
+    broken = write_folder(tmp_path / "broken", 5)
+    (broken / "digit-5" / "0000.png").write_text("a text")
+    result = call("predict", broken, "--model", own / "m.safetensors", "--skip-unreadable")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: 1 of 24 images cannot be read and are left out")
+    assert "0000.png: not an image, whatever its name says" in result.stderr
+    assert ".py" not in result.stderr
+
+
+def test_a_link_is_followed_and_stays_one(own: Path) -> None:
+    (own / "link").symlink_to(own / "m.safetensors")
+    assert call("classes", own / "link", "--rename", "digit-0=zero").exit_code == 0
+    assert (own / "link").is_symlink()
+    assert "zero" in Lifelong.load(own / "m.safetensors").life.known

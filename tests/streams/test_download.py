@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from afaf.errors import DataError
+from afaf.errors import DataError, WriteError
 from afaf.streams import download as module
 from afaf.streams.download import INCOMING, download, get
 from afaf.streams.sources import SOURCES, Remote, Source
@@ -387,7 +387,7 @@ def test_a_failed_download_leaves_what_arrived_and_nothing_else(cifar: Source, s
 
 def test_a_folder_that_cannot_be_made_is_one_error(cifar: Source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"cannot write to .*file/data"):
+    with pytest.raises(WriteError, match=r"cannot write to .*file/data"):
         get(cifar, tmp_path / "file" / "data")
 
 

@@ -15,6 +15,22 @@ from afaf.evaluation.costs import Costs
 from afaf.methods import method_names
 from afaf.runs.runner import costs
 
+HEADINGS = (
+    "method",
+    "weights\nowned",
+    "weights\n/ dense",
+    "training\nby paper\n/ dense",
+    "training\nby task\n/ dense",
+    "training\ncounted\n/ dense",
+    "answer\n\n/ dense",
+    "kept\nbetween\ntasks",
+)
+CAPTION = (
+    "/ dense: divided by what the dense network has or computes. Training on the whole stream and one answer are in FLOPs: by paper is "
+    "the paper's estimate, by task the same with each task charged for its own images only, counted counts live connections alone. Kept "
+    "between tasks: bytes besides the weights."
+)
+
 
 def show_costs(
     console: Console,
@@ -79,16 +95,17 @@ def detail_table(found: Costs) -> Table:
 
 
 def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
-    caption = "FLOPs of training, but for 'answer'; 'kept' between tasks besides weights"
-    table = Table(title=f"{stream}: ratios are to the dense network", caption=caption, box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("method", "#params", "ratio", "paper", "by task", "counted", "answer", "kept"):
+    narrow = (0, 1, 0, 0)  # so that 80 columns hold it
+    title = f"{stream}: what each method costs"
+    table = Table(title=title, caption=CAPTION, box=box.SIMPLE_HEAD, pad_edge=False, padding=narrow, caption_justify="left")
+    for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for found in compared:
         ratios = (found.paper_flops_ratio, found.paper_flops_by_task_ratio, found.counted_flops_ratio, found.inference_flops_ratio)
         table.add_row(
             found.method,
             f"{found.params:,}",
-            f"{found.params_ratio:.4f}",
+            f"{found.params_ratio:.3f}",
             *("-" if r is None else f"{r:.3f}" for r in ratios),
             in_bytes(found.kept_bytes) if found.kept else "-",
         )

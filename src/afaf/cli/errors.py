@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -16,12 +18,13 @@ T = TypeVar("T")
 
 
 def for_people(command: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a command: `AfafError` is printed to stderr and sets the exit code, Ctrl-C exits with 130."""
+    """Wrap a command: `AfafError` is printed to stderr and sets the exit code, Ctrl-C exits with 130; warnings are lines of their own."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return command(*args, **kwargs)
+            with warnings_for_people():
+                return command(*args, **kwargs)
         except StoppedError as error:
             Console(stderr=True).print(_escaped(str(error)), soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
@@ -29,10 +32,28 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
             Console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            Console(stderr=True).print("interrupted")
+            Console(stderr=True).print("interrupted: no file is half-written; to go on, give the same command again", soft_wrap=True)
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+@contextlib.contextmanager
+def warnings_for_people() -> Iterator[None]:
+    """Our own warnings are shown without the place in the program that gave them."""
+    show = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not category.__module__.startswith("afaf."):
+            show(message, category, *place, **more)
+            return
+        Console(stderr=True).print(f"[yellow]warning:[/] {_escaped(str(message))}", soft_wrap=True, highlight=False)
+
+    warnings.showwarning = tell
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _escaped(text: str) -> str:

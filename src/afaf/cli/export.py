@@ -10,22 +10,21 @@ from rich.console import Console
 from afaf.cli.learn import image_size, say
 from afaf.errors import ConfigError
 from afaf.runs.export import Kind, export
-from afaf.runs.keeping import make_place, open_model
+from afaf.runs.keeping import check_place, make_place, open_model
 from afaf.streams.own import image_files, read_images
 
 
 def export_model(path: Path, *, onnx: Path | None, torch: Path | None, images: Sequence[Path], dense: bool, out: Console) -> None:
     if onnx is None and torch is None:
         raise ConfigError("name what to write: --onnx OUT.onnx or --torch OUT.pt2")
+    files = [file for source in images for file in image_files(source)]
     model = open_model(path)
-    real = None
-    if images:
-        files = [file for source in images for file in image_files(source)]
-        real = read_images(files, *image_size(path, model))[0]
-    kinds: list[tuple[Kind, Path | None]] = [("onnx", onnx), ("torch", torch)]
+    asked: list[tuple[Kind, Path | None]] = [("onnx", onnx), ("torch", torch)]
+    kinds = [(kind, target) for kind, target in asked if target is not None]
+    for _, target in kinds:
+        check_place(target)
+    real = read_images(files, *image_size(path, model), remedy="name others with --images")[0] if files else None
     for kind, target in kinds:
-        if target is None:
-            continue
         make_place(target)
         found = export(model, target, kind, real, dense=dense)
         say(

@@ -9,13 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.cli.learn import say
+from afaf.errors import ConfigError
 from afaf.files import fill, write_whole
 from afaf.report.figures import save_ledger_picture
 from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, model_facts, model_page, task_rows
 from afaf.runs.keeping import open_model
 
+PICTURES = (".png", ".svg", ".pdf")
+
 
 def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_json: bool, out: Console) -> None:
+    if picture is not None and picture.suffix.lower() not in PICTURES:
+        raise ConfigError(f"--picture {picture}: name a file that ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
     model = open_model(path)
     facts = model_facts(path, model)
     if html is not None:

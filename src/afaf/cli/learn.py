@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -15,9 +17,12 @@ from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.runs import lifelong
 from afaf.runs.device import find_device
-from afaf.runs.keeping import checksum_of, make_place, open_model, replace_model
-from afaf.runs.lifelong import Label, Lifelong, LifelongSettings
-from afaf.streams.own import DEFAULT_SIZE, Unreadable, read_class_folders
+from afaf.runs.keeping import check_place, make_place, open_model, replace_model, told_if_interrupted
+from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, plan_life
+from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
+
+LONG = 5  # minutes that nobody expects
+SKIP = "--skip-unreadable leaves them out"
 
 
 def learn_folder(
@@ -31,24 +36,42 @@ def learn_folder(
     stderr: Console,
     as_json: bool,
 ) -> None:
-    """Learn a folder as one more task; `given` are the options that only a new model takes, None where they were not given."""
-    where, before = find_device(device), None
-    if path.exists():
-        model = open_model(path, where)
-        refuse_late(path, given)
-        before = checksum_of(path)
-        size, channels = image_size(path, model)
-        images, labels = read_class_folders(folder, size, channels, unreadable)
-    else:
+    """Learn a folder as one more task; `given` are the options that only a new model takes, None where they were not given.
+
+    What was typed is judged first, in its order: the folder, the model, the options; then what is in the images.
+    """
+    with told_if_interrupted(path) as before:
+        found = find_class_folders(folder)
+        check_place(path)
+        prepare = go_on if path.exists() else begin
+        model, images, labels = prepare(path, found, given, device, unreadable)
+        with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
+            model = model.learn(images, labels, bar)
         make_place(path)
-        options = {name: value for name, value in given.items() if value is not None}
-        channels = 1 if options.pop("grey", False) else 3
-        images, labels = read_class_folders(folder, options.pop("size", DEFAULT_SIZE), channels, unreadable)
-        model = Lifelong.begin(images, labels, LifelongSettings(**options), where)
-    with Bar(stderr) as bar:
-        model = model.learn(images, labels, bar)
-    replace_model(path, model, before)
+        replace_model(path, model, before)
     show_learned(out, path, model, as_json)
+
+
+Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is to learn
+
+
+def go_on(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
+    """A model that is there, and the images for it."""
+    model = open_model(path, find_device(device), may_begin=True)
+    refuse_late(path, given)
+    model.check_new(found.labels)
+    images, labels = found.read(*image_size(path, model), unreadable, SKIP)
+    return model, images, labels
+
+
+def begin(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
+    """A new model for the images."""
+    options = {name: value for name, value in given.items() if value is not None}
+    size, channels = options.pop("size", DEFAULT_SIZE), 1 if options.pop("grey", False) else 3
+    settings, where = LifelongSettings(**options), find_device(device)
+    plan_life((channels, size, size), len(set(found.labels)), len(found.labels), settings)
+    images, labels = found.read(size, channels, unreadable, SKIP)
+    return Lifelong.begin(images, labels, settings, where), images, labels
 
 
 def refuse_late(path: Path, given: Mapping[str, Any]) -> None:
@@ -91,7 +114,7 @@ def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> No
     else:
         say(out, f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
     say(out, "capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
-    say(out, f"{room} more task{'s' if room != 1 else ''} of this size fit")
+    say(out, f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
     say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -103,21 +126,30 @@ def capacity(model: Lifelong) -> dict[str, float]:
 
 def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
     """Rename and remove classes of a model file, or list them."""
-    model, before = open_model(path), checksum_of(path)
-    for change in rename:
-        old, equals, new = change.partition("=")
-        if not equals or not old or not new:
-            raise ConfigError(f"--rename {change}: write OLD=NEW")
-        model.rename(label_of(model, old), new)
-        say(out, f"renamed {old} to {new}")
-    for name in remove:
-        freed = model.remove(label_of(model, name))
-        say(out, f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else ""))
-    if rename or remove:
+    with told_if_interrupted(path) as before:
+        model = open_model(path)
+        if not (rename or remove):
+            for label, class_id in model.life.known.items():
+                say(out, f"{label}  (task {model.life.task_of(class_id)})")
+            return
+        check_place(path)
+        done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
         replace_model(path, model, before)
-        return
-    for label, class_id in model.life.known.items():
-        say(out, f"{label}  (task {model.life.task_of(class_id)})")
+    for words in done:  # once it is written
+        say(out, words)
+
+
+def renamed(model: Lifelong, change: str) -> str:
+    old, equals, new = change.partition("=")
+    if not equals or not old or not new:
+        raise ConfigError(f"--rename {change}: write OLD=NEW")
+    model.rename(label_of(model, old), new)
+    return f"renamed {old} to {new}"
+
+
+def removed(model: Lifelong, name: str) -> str:
+    freed = model.remove(label_of(model, name))
+    return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 
 
 def label_of(model: Lifelong, text: str) -> Label:
@@ -132,8 +164,8 @@ def say(out: Console, words: str) -> None:
 class Bar(lifelong.Progress):
     """A bar of epochs on a terminal; elsewhere only warnings."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, on_cpu: bool = True):
+        self.console, self.on_cpu, self.started = console, on_cpu, 0.0
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
         self.progress = Progress(
             *columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
@@ -148,11 +180,23 @@ class Bar(lifelong.Progress):
         self.progress.stop()
 
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
+        self.started = time.monotonic()
         self.bar = self.progress.add_task(f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}", total=epochs, note="")
 
     def epoch_ended(self, report: EpochReport) -> None:
+        if report.epoch == 0:
+            self._tell_if_long(report.epochs - 1)
         if self.bar is not None:
             self.progress.update(self.bar, completed=report.epoch + 1, note=f"loss {report.loss:.3f}  {report.accuracy:.1f} % right")
 
+    def _tell_if_long(self, epochs_left: int) -> None:
+        """Whoever would wait for long is told so after the first epoch, terminal or not."""
+        minutes = epochs_left * (time.monotonic() - self.started) / 60
+        if self.on_cpu and minutes > LONG:
+            self.warned(
+                f"about {minutes:.0f} more minutes on this CPU. A new model learns faster with --network small-cnn, or, to try it, "
+                "with --epochs 2; a GPU is used where there is one. Ctrl-C ends this and leaves the model file as it was"
+            )
+
     def warned(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/] {message}", highlight=False)
+        self.console.print(f"[yellow]warning:[/] {message}", highlight=False, soft_wrap=True)

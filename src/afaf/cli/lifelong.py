@@ -14,6 +14,7 @@ from rich.console import Console
 from afaf.cli.errors import for_people
 from afaf.errors import ConfigError
 
+PANEL = "A model of your own images"
 console = Console()
 stderr = Console(stderr=True)
 
@@ -29,15 +30,15 @@ SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out i
 def learn(
     folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each new class.")],
     model: ModelOption,
-    max_tasks: Annotated[int | None, typer.Option(help="New model: how many calls it is made for (default 10).", min=1)] = None,
-    max_classes: Annotated[int | None, typer.Option(help="New model: its most classes (default: as many as come).", min=1)] = None,
+    max_tasks: Annotated[int | None, typer.Option(help="New model: how many calls of learn it is made for (default 10).", min=1)] = None,
+    max_classes: Annotated[int | None, typer.Option(help="New model: most classes in all (default: as many as come).", min=1)] = None,
     size: Annotated[int | None, typer.Option(help="New model: images are scaled to SIZE x SIZE (default 32).", min=1, max=4096)] = None,
     grey: Annotated[bool, typer.Option("--grey", help="New model: see images in grey.")] = False,
     network: Annotated[str | None, typer.Option(help="New model: alexnet, small-cnn or mlp (default: by the size of the images).")] = None,
     epochs: Annotated[int | None, typer.Option(help="New model: epochs of a task (default: by its images, 20 to 200).", min=1)] = None,
     augment: Annotated[bool, typer.Option("--augment", help="New model: crop and flip images at random; for photographs.")] = False,
-    validation: Annotated[float | None, typer.Option(help="New model: share of each class held out to judge it (default 0.1).")] = None,
-    seed: Annotated[int | None, typer.Option(help="New model: its seed (default 0).")] = None,
+    validation: Annotated[float | None, typer.Option(help="New model: share of each class held out to judge it by (default 0.1).")] = None,
+    seed: Annotated[int | None, typer.Option(help="New model: its seed (default 0).", min=0)] = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
     set_: SetOption = [],
@@ -45,8 +46,9 @@ def learn(
 ) -> None:
     """Teach a model new classes from a folder of class folders: the first call makes the model, each further one adds a task to it.
 
-    The images are not needed afterwards. The file is written whole or not at all, and the old one is kept as FILE.bak until the new one
-    is verified. Options marked "New model" are for the first call only.
+    The images are not needed afterwards. Options marked "New model" are for the first call only.
+
+    The model file is written whole or not at all: Ctrl-C leaves it as it was. While it is replaced, the old one is kept as FILE.bak.
     """
     from afaf.cli.learn import learn_folder
 
@@ -62,7 +64,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
     model: ModelOption,
     top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.", min=1)] = 3,
-    unknown_below: Annotated[float, typer.Option(help="Say `unknown` where no class is this probable.", min=0.0, max=1.0)] = 0.0,
+    unknown_below: Annotated[float, typer.Option(help="Answer `unknown` where no class is at least so probable.", min=0.0, max=1.0)] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     device: DeviceOption = "auto",
@@ -81,8 +83,8 @@ def predict(
 @for_people
 def inspect(
     file: ModelFile,
-    html: Annotated[bool, typer.Option("--html", help="Write a page FILE.html, with the ledger as pictures.")] = False,
-    picture: Annotated[Path | None, typer.Option(help="Write the ledger picture to this .png file.")] = None,
+    html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.html, that also shows who owns what.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write a picture of who owns what to this .png, .svg or .pdf file.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Show what a model holds: classes by task and date, capacity of each layer, sizes, and who owns what."""
@@ -113,8 +115,9 @@ def export(
 ) -> None:
     """Write the network for production: unused neurons removed, normalisation and calibration included, verified against the model.
 
-    It takes pixels as they are in image files, (images, height, width, channels) of bytes, and answers with logits and probabilities; the
-    labels are in the file's metadata.
+    It takes pixels as they are in image files: bytes, (images, height, width, channels).
+
+    It answers with logits and probabilities; the labels are in the file's metadata.
     """
     from afaf.cli.export import export_model
 
@@ -124,4 +127,4 @@ def export(
 def add_lifelong(app: typer.Typer) -> None:
     """Register the commands."""
     for command in (learn, predict, inspect, classes, export):
-        app.command()(command)
+        app.command(rich_help_panel=PANEL)(command)

@@ -20,14 +20,17 @@ from afaf.cli.lifelong import add_lifelong
 from afaf.errors import ConfigError
 from afaf.version import __version__
 
+FIRST = "To see it work"
+RUNS = "Streams, methods and the paper"
+
 app = typer.Typer(
     help="Continual learning with sparse sub-networks in one fixed-size network (AFAF, ECML PKDD 2022).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_app, name="data")
 add_lifelong(app)
+app.add_typer(data_app, name="data", rich_help_panel=RUNS)
 console = Console()
 stderr = Console(stderr=True)
 
@@ -54,16 +57,16 @@ def main_options(
     pass
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def run(
     stream: RunStream = None,
     method: RunMethod = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).", min=0)] = None,
     seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; what is there is not repeated.", min=1)] = None,
     device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
-    precision: Annotated[str | None, typer.Option(help="Of products on a GPU: fp32, tf32 (the default) or bf16; run.precision.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     set_: SetOption = [],
     config: ConfigOption = None,
@@ -174,7 +177,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def doctor(
     path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
@@ -186,24 +189,24 @@ def doctor(
     raise typer.Exit(show_diagnosis(console, path, as_json=json_))
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def costs(
     stream: StreamName,
-    method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or --all.")] = None,
+    method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or give --all.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All methods, side by side.")] = False,
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Parameters, FLOPs and bytes kept between tasks of a method on a stream, without training; of all methods with --all."""
+    """What a method costs on a stream, or all of them with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
     from afaf.cli.costs import show_costs
 
     show_costs(console, stream, method, all_methods=all_, settings=set_, config=config, data=data, as_json=json_)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def tune(
     stream: StreamName,
@@ -214,14 +217,14 @@ def tune(
     searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
     tolerance: Annotated[float, typer.Option(help="How far accuracy may fall, as a part of the best.")] = 0.2,
     lr: Annotated[list[float], typer.Option(help="A learning rate to try; may be repeated (default: the preset's).")] = [],
-    seed: Annotated[int, typer.Option(help="The seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Choose a method's regularisation strength without future data: highest plasticity first, then the strongest stability (FACIL)."""
+    """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way)."""
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.tune import show_tuned
     from afaf.runs.tune import tune as choose
@@ -246,30 +249,34 @@ def tune(
     show_tuned(console, tuned, as_json=json_)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name (`afaf reproduce --list`), or all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name, or `all`; without a name they are listed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", min=1)] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show what is complete, and of the experiments named what is missing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
     missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
     limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
     jobs_at_once: Annotated[int | None, typer.Option(help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16, of products on a GPU.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
     experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
     set_: SetOption = [],
     data: DataOption = None,
-    write_report: Annotated[
-        bool, typer.Option("--write-report", help="Write REPRODUCTION.md and docs/images/, beside the results.")
-    ] = False,
+    write_report: Annotated[bool, typer.Option("--write-report", help="Write the page of what was found, with its figures.")] = False,
+    report_file: Annotated[
+        Path | None,
+        typer.Option(help="Where that page goes (default: REPRODUCTION.md beside the results folder); figures: docs/images/ beside it."),
+    ] = None,
 ) -> None:
-    """Do the runs behind the paper's tables and figures that are not in results/ yet; each is kept as soon as it ends."""
+    """Do the runs behind the paper's tables and figures that are not in the results folder yet; each is kept as soon as it ends."""
     from afaf.cli.reproduce import list_experiments, reproduce_experiments, write_page
 
+    if report_file is not None and not write_report:
+        raise ConfigError("--report-file says where --write-report writes: give both, or neither")
     if write_report and not names:
-        write_page(console, experiments, results)
+        write_page(console, experiments, results, report_file)
         return
     if list_ or not names:
         list_experiments(console, experiments, results, names or [], seeds)
@@ -290,12 +297,12 @@ def reproduce(
         data=data,
     )
     if write_report:
-        write_page(console, experiments, results)
+        write_page(console, experiments, results, report_file)
     if not done:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def report(
     source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
@@ -313,7 +320,7 @@ def report(
             console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def streams(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this stream and save a contact sheet.")] = None,
@@ -342,12 +349,12 @@ def streams(
     console.print(table)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 @for_people
 def methods(
-    markdown: Annotated[bool, typer.Option("--markdown", help="The tables of docs/methods.md: what each does, and what it costs.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/methods.md: what each does and costs.")] = False,
 ) -> None:
-    """List the methods."""
+    """List the methods, with their options."""
     if markdown:
         from afaf.report.methods import methods_tables
 
@@ -365,7 +372,7 @@ def methods(
     console.print(table)
 
 
-@app.command()
+@app.command(rich_help_panel=FIRST)
 @for_people
 def demo(
     out: Annotated[Path | None, typer.Option(help="Where the demo's runs go (default: runs/demo-N).")] = None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from afaf.cli.learn import image_size, say
+from afaf.cli.learn import SKIP, image_size, say
 from afaf.runs.device import find_device
 from afaf.runs.keeping import open_model
 from afaf.streams.own import Unreadable, image_files, read_images
@@ -31,9 +31,9 @@ def predict_images(
     out: Console,
 ) -> None:
     """Print, for each image, the likeliest classes with their probabilities."""
-    model = open_model(path, find_device(device))
     files = list(dict.fromkeys(file for source in sources for file in image_files(source)))
-    images, read = read_images(files, *image_size(path, model), unreadable)
+    model = open_model(path, find_device(device))
+    images, read = read_images(files, *image_size(path, model), unreadable, SKIP)
     probabilities = model.probabilities(images)
     labels = [str(label) for label in model.life.known]
     rows: list[dict[str, Any]] = []

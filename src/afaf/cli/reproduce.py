@@ -88,11 +88,11 @@ def list_experiments(console: Console, experiments: Path, results: Path, names: 
                 console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
 
 
-def write_page(console: Console, experiments: Path, results: Path) -> None:
-    """REPRODUCTION.md beside the results, its figures under docs/images."""
+def write_page(console: Console, experiments: Path, results: Path, page: Path | None = None) -> None:
+    """The page, by default REPRODUCTION.md beside the folder of results; its figures go to docs/images/ beside it."""
     from afaf.report.reproduction import write_reproduction
 
-    page = results.absolute().parent / "REPRODUCTION.md"
+    page = (page or results.absolute().parent / "REPRODUCTION.md").absolute()
     for path in write_reproduction(Store(results).read(), read_experiments(experiments), results, page):
         console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 

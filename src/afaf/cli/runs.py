@@ -14,7 +14,7 @@ from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.executor import Job, LocalExecutor, Watch
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener
+from afaf.runs.runner import Listener, check_typed
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline
 
@@ -105,6 +105,8 @@ def learn_all(
     """Carry out the jobs; the first that cannot be done ends them all, with its error."""
     if tensorboard:
         check_installed()
+    for job in jobs:
+        check_typed(job.stream, job.method, job.config, job.settings)
     executor = LocalExecutor(device, data=data, jobs_at_once=1 if len(jobs) == 1 else None, stop=stop)
     gather = Gather(display, tensorboard, side_by_side=executor.jobs_at_once > 1)
     executor.carry_out(jobs, gather)

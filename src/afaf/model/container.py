@@ -136,6 +136,9 @@ def _header(file: BinaryIO, size: int) -> tuple[About, Entries, str | None, int]
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
+        file.seek(0)
+        if file.read(4) == b"PK\x03\x04":
+            raise ValueError("it is a zip file, as torch.save and NumPy write them, no model of afaf")
         raise ValueError("it is cut short, or no safetensors file")
     if length > HEADER_LIMIT:
         raise ValueError(f"its header claims {length:,} bytes; no header of ours has more than {HEADER_LIMIT:,}")

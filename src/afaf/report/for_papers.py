@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from afaf.errors import RunError
+from afaf.files import make_folders
 from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
 from afaf.report.measured import Measured, mean_matrix
@@ -25,10 +25,7 @@ SUFFIXES = (".svg", ".pdf")
 
 def write_figures(source: Path, folder: Path) -> list[Path]:
     """Every figure there are data for."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another place with --figures") from None
+    make_folders(folder, "choose another place with --figures")
     found = runs_in(source)
     if not found:
         figures = Figures(Measured(Store(source).read().values()))

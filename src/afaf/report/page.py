@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from afaf.errors import RunError
+from afaf.files import make_folders
 from afaf.runs.folder import read_json, resume_command, write_whole
 
 
@@ -106,9 +107,6 @@ def write_report(source: Path, out: Path | None = None) -> Path:
     def write(path: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, write)
-    except OSError as error:
-        raise RunError(f"cannot write {place}: {error.strerror}; choose another place with --out") from None
+    make_folders(place.parent, "choose another place with --out")
+    write_whole(place, write)
     return place

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from afaf.files import fill, make_folders, write_whole
 from afaf.report.claims import BASELINES, CLAIMS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
 from afaf.report.measured import Measured, Paired, Shape, Spread, costs, minus
 from afaf.report.paper import paper
@@ -311,9 +312,11 @@ def write_reproduction(
 ) -> list[Path]:
     """Write the page and its figures; the files written."""
     folder = images if images is not None else page.parent / "docs" / "images"
-    folder.mkdir(parents=True, exist_ok=True)
+    for needed in (page.parent, folder):
+        make_folders(needed, "choose another place with --report-file")
     drawn = Figures(Measured(lines.values())).draw_all(folder)
     where = folder.relative_to(page.parent).as_posix() if folder.is_relative_to(page.parent) else folder.as_posix()
     report = Report(lines, experiments, Explanations.read(results), where)
-    page.write_text(report.text({name: path.name for name, path in drawn.items()}), encoding="utf-8")
+    text = report.text({name: path.name for name, path in drawn.items()})
+    write_whole(page, lambda place: fill(place, [text.encode()]))
     return [page, *drawn.values()]

@@ -82,6 +82,13 @@ class Config:
 
 def build_config(options: type[Any], *tables: Mapping[str, Any]) -> Config:
     """The typed configuration that these tables add up to, later ones first in rank; `options` types the section `method`."""
+    config = check_names(options, *tables)
+    check_values(config)
+    return config
+
+
+def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
+    """Every key exists and its value has the right type: what can be said of settings before their stream is known."""
     merged: Table = {}
     for table in tables:
         merged = merge(merged, table)
@@ -90,9 +97,7 @@ def build_config(options: type[Any], *tables: Mapping[str, Any]) -> Config:
         if name not in sections:
             raise ConfigError(unknown("section", name, sections))
     types_of = {**typing.get_type_hints(Config), "method": options}
-    config = Config(**{name: build(types_of[name], merged.get(name, {}), name) for name in sections})
-    check_values(config)
-    return config
+    return Config(**{name: build(types_of[name], merged.get(name, {}), name) for name in sections})
 
 
 def check_values(config: Config) -> None:

@@ -18,6 +18,7 @@ from afaf.model.file import Model
 from afaf.model.invariants import broken_promises, changed_since
 from afaf.runs.checkpoint import FOLDER, Restored, load_checkpoint
 from afaf.runs.folder import read_json, resume_command
+from afaf.runs.keeping import from_backup
 from afaf.runs.lock import holder_of, is_locked
 
 CPU = torch.device("cpu")
@@ -65,9 +66,8 @@ def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
             learner = Model.load(path).learner
     except FileError as error:
         diagnosis.wrong.append(str(error))
-        diagnosis.advice.append(
-            "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
-        )
+        lost = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
+        diagnosis.advice.append(from_backup(path) or lost)
         return
     diagnosis.add(path.name, broken_promises(learner), _words(learner))
 

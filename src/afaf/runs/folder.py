@@ -36,7 +36,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             sync(path.parent)
         except OSError as error:
-            raise RunError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
+            raise WriteError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
         folder = cls(path)
         folder._lock.take()
         if (path / "config.json").exists():  # another process may have been faster

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from afaf.errors import FileError, RunError, WriteError
-from afaf.files import fill, reason, write_whole
+from afaf.errors import FileError, RunError, StoppedError, WriteError
+from afaf.files import fill, make_folders, write_whole
 from afaf.model import container
 from afaf.model.invariants import broken_promises
 from afaf.runs.lifelong import Lifelong
@@ -24,8 +25,8 @@ def checksum_of(path: Path) -> str | None:
     return container.description(path)[1] if path.exists() else None
 
 
-def open_model(path: Path, device: torch.device | str = "cpu") -> Lifelong:
-    """The model in a file; the message for one that cannot be used says where to go on."""
+def open_model(path: Path, device: torch.device | str = "cpu", *, may_begin: bool = False) -> Lifelong:
+    """The model in a file; the message for one that cannot be used says where to go on. `may_begin`: a new model would do as well."""
     if path.is_dir():
         raise FileError(f"{path} is a folder: name a model file")
     if not path.exists():
@@ -33,14 +34,55 @@ def open_model(path: Path, device: torch.device | str = "cpu") -> Lifelong:
     try:
         return Lifelong.load(path, device)
     except FileError as error:
-        advice = "it is left as it is; choose another name for a new model"
-        if backup_of(path).exists():
-            advice = f"{backup_of(path)} holds the model as it was before it was last changed: rename it to {path.name}"
-        raise FileError(f"{error}; {advice}") from None
+        no_copy = (
+            f"if it was your model, take a copy of it, for there is no {backup_of(path).name} to go back to; "
+            f"afaf doctor {path} says what is wrong with it"
+        )
+        advice = from_backup(path) or ("choose another name for a new model" if may_begin else no_copy)
+        raise FileError(f"{error}. It is left as it is; {advice}") from None
+
+
+def from_backup(path: Path) -> str:
+    """Where a model is that cannot be read from its own file; empty if it is nowhere."""
+    backup = backup_of(path)
+    try:
+        Lifelong.load(backup)
+    except FileError:
+        return ""
+    return f"{backup} holds the model as it was before it was last changed: rename it to {path.name}"
+
+
+@contextlib.contextmanager
+def told_if_interrupted(path: Path) -> Iterator[str | None]:
+    """Ctrl-C while a model file is to be changed ends in words that say how the file is now, and how to go on.
+
+    In the block, the file's checksum is known as it was when it began.
+    """
+    before = _state(path)
+    try:
+        yield before
+    except KeyboardInterrupt:
+        raise StoppedError(f"interrupted: {_words(path, before, _state(path))}") from None
+
+
+def _state(path: Path) -> str | None:
+    """What tells two states of a file apart, whatever it is; None where there is none."""
+    try:
+        return checksum_of(path)
+    except FileError:
+        return "not a model"
+
+
+def _words(path: Path, before: str | None, now: str | None) -> str:
+    if before != now:
+        return f"but {path} was written before that, and is whole: nothing is left to do"
+    kept = "no model was written" if now is None else f"{path} is as it was before"
+    return f"{kept}. To go on, give the same command again: it begins from the start"
 
 
 def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
     """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over."""
+    path = path.resolve()  # what a link leads to is changed, not the link
     if checksum_of(path) != before:
         raise RunError(f"{path} was changed by another program meanwhile: nothing was written; do it again")
     backup = backup_of(path)
@@ -53,19 +95,28 @@ def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
     except BaseException:
         if before is not None:
             os.replace(backup, path)
+        else:
+            path.unlink(missing_ok=True)  # nobody has verified it
         raise
     with contextlib.suppress(OSError):
         backup.unlink()
 
 
+def check_place(path: Path) -> None:
+    """Whether a file could be written there, before anything is computed that could not be kept; nothing is made."""
+    path = path.resolve()
+    there = next(above for above in path.parents if above.exists())
+    if not there.is_dir():
+        raise WriteError(f"cannot write {path}: {there} is a file, not a folder; choose another place")
+    for needed in (there, path):
+        if needed.exists() and not os.access(needed, os.W_OK):
+            raise WriteError(f"cannot write {path}: no permission to change {needed}; change its permissions or choose another place")
+
+
 def make_place(path: Path) -> None:
-    """The folder of a new model file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"cannot make {path.parent}: {reason(error)}") from None
-    if not os.access(path.parent, os.W_OK):
-        raise WriteError(f"cannot write to {path.parent}: no permission; choose another place for the model")
+    """The folder of a new file."""
+    check_place(path)
+    make_folders(path.parent, "choose another place")
 
 
 def _verify(path: Path, model: Lifelong) -> None:

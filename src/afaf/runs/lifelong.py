@@ -36,12 +36,12 @@ from afaf.model.file import Model
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import NETWORKS
-from afaf.randomness import generator
+from afaf.randomness import check_seed, generator
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.lesson import learn_lesson
 from afaf.runs.presets import BATCH_SIZE, STEPS, suitable_network
-from afaf.runs.runner import set_up, settings_table
+from afaf.runs.runner import Setup, set_up, settings_table
 from afaf.streams.tasks import Augment, Outline, Preparation, Split, input_shape
 
 Label = str | int | float | bool
@@ -220,19 +220,13 @@ class Lifelong:
     @classmethod
     def begin(cls, images: NDArray[Any], labels: Sequence[Label], settings: LifelongSettings, device: torch.device) -> Lifelong:
         """A model that knows nothing yet, made for images such as these; `learn` is what comes next."""
-        n_classes = len(set(labels))
-        max_tasks = _tasks_expected(settings, n_classes)
         preparation = Preparation.measured(images, settings.augment)
-        shape = input_shape(images, preparation)
-        names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
-        outline = Outline("lifelong", shape, names, (len(images),) * max_tasks)
-        table = lifelong_table(outline, settings)
-        setup = set_up(outline, "afaf", table, *settings_table(None, settings.settings))
-        by_images = settings.epochs is None and setup.config.learn.epochs == table["learn"]["epochs"]
+        outline, setup = plan_life(input_shape(images, preparation), len(set(labels)), len(images), settings)
+        by_images = settings.epochs is None and setup.config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
         rows = settings.max_classes or outline.n_classes
         learner = Learner.fresh(Network(setup.spec.with_classes(rows), settings.seed, device), setup.method.unit)
         life = Life(
-            max_tasks,
+            len(outline),
             settings.max_classes,
             "uint8" if images.dtype == np.uint8 else "float",
             [],
@@ -263,7 +257,8 @@ class Lifelong:
             some = ", ".join(repeated[:5]) + (" ..." if len(repeated) > 5 else "")
             raise DataError(
                 f"already learned: {some}. What a task has learned is fixed, so that it is not forgotten: more images of a class cannot "
-                "change it. Leave these images out; or remove the class and learn it again from old and new images together"
+                "change it. Leave these images out; or remove the class (afaf classes FILE --remove CLASS) and learn it again from old "
+                "and new images together"
             )
         most = self.life.max_classes
         if most is not None and len(self.life.every_label) + len(new) > most:
@@ -278,7 +273,8 @@ class Lifelong:
         if room == 0:
             raise CapacityError(
                 f"the model is full: it has learned {len(self.life.labels)} tasks and was made for {self.life.max_tasks} (max_tasks). "
-                "Begin a new model with a larger max_tasks; or remove all classes of a task, which gives its place back"
+                "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N); or remove all classes of a "
+                "task, which gives its place back (afaf classes FILE --remove CLASS)"
             )
 
     def _check_shape(self, images: NDArray[Any]) -> None:
@@ -453,12 +449,21 @@ def _life_of_run(model: Model, name: str) -> Life:
     return Life(len(labels), len(every), pixels, labels, tasks=[TaskNote("", 0, 0) for _ in labels])
 
 
+def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
+    """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
+    max_tasks = _tasks_expected(settings, n_classes)
+    names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
+    outline = Outline("lifelong", shape, names, (images,) * max_tasks)
+    return outline, set_up(outline, "afaf", lifelong_table(outline, settings), *settings_table(None, settings.settings))
+
+
 def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
     """How many tasks a model is made for."""
     for name in ("max_tasks", "max_classes"):
         value = getattr(settings, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, or None, not {value!r}")
+    check_seed(settings.seed)
     if not 0 <= settings.validation < 1:
         raise ConfigError(f"the validation fraction must lie in 0..1, 1 excluded, not {settings.validation!r}")
     if settings.max_classes is not None and settings.max_classes < n_classes:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from afaf.errors import LockedError, RunError
+from afaf.errors import LockedError, WriteError
 from afaf.files import reason
 
 try:
@@ -33,7 +33,7 @@ class FolderLock:
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         except OSError as error:
-            raise RunError(f"cannot use the run folder {self.path.parent}: {reason(error)}") from None
+            raise WriteError(f"cannot use the run folder {self.path.parent}: {reason(error)}") from None
         try:
             _lock(handle)
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -46,7 +46,7 @@ class FolderLock:
             ) from None
         except OSError as error:
             os.close(handle)
-            raise RunError(f"cannot lock the run folder {self.path.parent}: {reason(error)}") from None
+            raise WriteError(f"cannot lock the run folder {self.path.parent}: {reason(error)}") from None
         self._handle = handle
 
     def release(self) -> None:

@@ -27,8 +27,9 @@ from afaf.model.file import Model
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
+from afaf.randomness import check_seed
 from afaf.runs.checkpoint import Checkpoints, Restored
-from afaf.runs.config import Config, StreamSettings, Table, build_config, parse_set, read_config_file
+from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
@@ -37,7 +38,7 @@ from afaf.runs.presets import preset_tables
 from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
 from afaf.runs.stop import Stop
-from afaf.streams.benchmarks import open_stream, outline_of
+from afaf.streams.benchmarks import check_name, open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
 from afaf.version import __version__
 
@@ -106,6 +107,21 @@ def settings_table(config: str | Path | None, settings: Mapping[str, Any] | Sequ
     return tables
 
 
+def check_typed(
+    stream: str | Stream,
+    method: str | type[Method[Any]],
+    config: str | Path | None,
+    settings: Mapping[str, Any] | Sequence[str] | None,
+) -> tuple[type[Method[Any]], list[Table]]:
+    """The method and the tables of settings. What was typed is judged in its order, before anything is read: stream, method, settings."""
+    if isinstance(stream, str):
+        check_name(stream)
+    kind = method_class(method)
+    tables = settings_table(config, settings)
+    check_names(kind.Options, *tables)
+    return kind, tables
+
+
 def run(
     stream: str | Stream,
     method: str | type[Method[Any]],
@@ -125,11 +141,11 @@ def run(
     With `out` the run leaves a folder there: configuration, log, checkpoints, results and model. Once `stop` is asked, the run finishes
     its epoch, is saved, and ends in a `StoppedError`.
     """
-    where = find_device(device)
-    method = method_class(method)
+    method, tables = check_typed(stream, method, config, settings)
     if out is not None:
         RunFolder.refuse_taken(Path(out))
-    tables = settings_table(config, settings)
+    check_seed(seed)
+    where = find_device(device)
     opened = open_with(stream, tables, data)
     setup = set_up(opened.outline, method, *tables)
     opened = as_configured(opened, setup.config)
@@ -195,7 +211,7 @@ def costs(
     data: str | Path | None = None,
 ) -> Costs:
     """Parameters and FLOPs of a method on a stream, without training; the paper's streams need no data for it."""
-    tables = settings_table(config, settings)
+    method, tables = check_typed(stream, method, config, settings)
     outline = outline_with(stream, tables, data)
     setup = set_up(outline, method, *tables)
     return predict_costs(setup.spec, outline, setup.method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -9,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import DataError, RunError
+from afaf.errors import DataError
+from afaf.files import make_folders, writing
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
@@ -34,18 +36,21 @@ class Store:
 
     def prepare(self) -> None:
         """Make the folder, before anything is computed that could not be kept."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        advice = "choose another folder with --results"
+        make_folders(self.folder, advice)
+        with writing(self.folder, advice):
             if not os.access(self.folder, os.W_OK):
-                raise PermissionError(13, "no permission")
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}; choose another folder with --results") from None
+                raise PermissionError(errno.EACCES, "no permission")
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Add one line to NAME.jsonl in a single write; what a killed process may have left unfinished is closed off first."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         path = self.folder / f"{name}.jsonl"
         text = json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n"
+        with writing(path):
+            self._append(path, text)
+
+    def _append(self, path: Path, text: str) -> None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = os.fstat(handle).st_size

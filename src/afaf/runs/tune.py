@@ -27,10 +27,11 @@ from afaf.errors import ConfigError, DivergedError
 from afaf.learning.learner import Learner
 from afaf.methods import find_method, method_names
 from afaf.methods.base import Method
+from afaf.randomness import check_seed
 from afaf.runs.config import Table, build_config
 from afaf.runs.device import find_device, suitable_threads
 from afaf.runs.presets import preset_tables
-from afaf.runs.runner import Listener, Run, method_class, open_with, set_up, settings_table
+from afaf.runs.runner import Listener, Run, check_typed, open_with, set_up
 from afaf.streams.tasks import Stream
 
 VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
@@ -112,13 +113,13 @@ def tune(
     listener: Listener | None = None,
 ) -> Tuned:
     """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task."""
-    kind = method_class(method)
+    kind, tables = check_typed(stream, method, config, settings)
+    check_seed(seed)
     if kind.tradeoff is None:
         tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
         raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
     search = Search(kind.tradeoff_from if start is None else start, decay, searches, tolerance)
     search.check()
-    tables = settings_table(config, settings)
     opened = open_with(stream, tables, data)
     if not 2 <= tasks <= len(opened):
         raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")

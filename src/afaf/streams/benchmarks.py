@@ -142,10 +142,19 @@ def open_stream(name: str, *, data: Path | str | None = None, **options: Any) ->
     kind, _, path = name.partition(":")
     if path and kind in _own():
         return _own()[kind](Path(path).expanduser(), **options)
-    plugin = _plugins().get(name)
-    if plugin is not None:
-        return _from_plugin(plugin, Path(data) if data is not None else None, options)
-    raise ConfigError(unknown("stream", name, [*BENCHMARKS, *_plugins(), "folder:PATH", "npz:PATH"]))
+    check_name(name)
+    return _from_plugin(_plugins()[name], Path(data) if data is not None else None, options)
+
+
+def check_name(name: str) -> None:
+    """A stream that does not exist, or a path that leads nowhere, is refused before anything is read."""
+    kind, _, path = name.partition(":")
+    if path and kind in _own():
+        place = Path(path).expanduser()
+        if not place.exists():
+            raise DataError(f"{place}: no such {'folder' if kind == 'folder' else 'file'}: name the one that holds your images")
+    elif name not in BENCHMARKS and name not in _plugins():
+        raise ConfigError(unknown("stream", name, [*BENCHMARKS, *_plugins(), "folder:PATH", "npz:PATH"]))
 
 
 def outline_of(name: str, *, data: Path | str | None = None, **options: Any) -> Outline:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from afaf.errors import DataError
+from afaf.errors import DataError, WriteError
+from afaf.files import reason
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Remote, Source
 from afaf.streams.sources.verify import Inspection, inspect
@@ -272,7 +273,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except (DataError, urllib.error.URLError):
         raise
     except OSError as error:
-        raise DataError(f"cannot write to {folder} ({error.strerror or error}): make room, or name another folder with --data") from error
+        raise WriteError(f"cannot write to {folder}: {reason(error)}; or name another folder with --data") from error
 
 
 @contextmanager

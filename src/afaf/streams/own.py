@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from afaf.errors import ConfigError, DataError, unknown
+from afaf.randomness import check_seed
 from afaf.streams.sources.images import SUFFIXES, fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
 from afaf.streams.sources.source import reading
@@ -33,6 +34,7 @@ from afaf.streams.tasks import Augment, Preparation, Stream, checked_images, che
 Unreadable = Literal["error", "skip"]
 ClassOrder = Sequence[Any] | str | Path | None
 DEFAULT_SIZE = 32
+REMEDY = "unreadable=skip leaves them out; in a command, --set stream.unreadable=skip"  # for images that cannot be read
 
 
 class SkippedImages(UserWarning):
@@ -69,6 +71,7 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, types):
                 raise ConfigError(f"{name} must be a number, not {value!r}")
+        check_seed(self.seed, "seed")
         if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or not 0 <= self.size <= 4096):
             raise ConfigError(f"size must be a whole number of pixels up to 4096 (0 leaves images as they are), not {self.size!r}")
         for name, choices in (("unreadable", get_args(Unreadable)), ("augment", get_args(Augment))):
@@ -101,8 +104,8 @@ def stream_from_folder(path: Path | str, **options: Any) -> Stream:
     if not path.is_dir():
         raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: name one with train/CLASS/ image files")
     root = path / "train" if (path / "train").is_dir() else path
-    train = _gather(_files(root, chosen.side), chosen)
-    test = _gather(_files(path / "test", chosen.side), chosen) if root != path and (path / "test").is_dir() else None
+    train = _gather(_files(root, chosen.side), chosen.unreadable)
+    test = _gather(_files(path / "test", chosen.side), chosen.unreadable) if root != path and (path / "test").is_dir() else None
     return _stream(f"folder:{path}", train, test, chosen)
 
 
@@ -133,26 +136,43 @@ def stream_from_dataset(
     """
     chosen = Options.of(options)
     named = class_names if class_names is not None else getattr(train, "classes", None)
-    gathered = _gather(_items(train, name, chosen.side), chosen)
-    gathered_test = _gather(_items(test, f"{name} (test)", chosen.side), chosen) if test is not None else None
+    gathered = _gather(_items(train, name, chosen.side), chosen.unreadable)
+    gathered_test = _gather(_items(test, f"{name} (test)", chosen.side), chosen.unreadable) if test is not None else None
     return _stream(name, gathered, gathered_test, chosen, _names(named, gathered.labels))
 
 
-def read_class_folders(path: Path | str, size: int, channels: int, unreadable: Unreadable = "error") -> tuple[NDArray[Any], list[str]]:
-    """The images of a folder of class folders, (n, size, size, channels) of bytes in the order of their names, and their classes."""
+@dataclass(frozen=True)
+class ClassFolders:
+    """A folder of class folders, looked through but not read yet: what its names tell can be judged before reading takes its time."""
+
+    files: list[tuple[Path, str]]  # images in the order of their names, and their classes
+
+    @property
+    def labels(self) -> list[str]:
+        return [label for _, label in self.files]
+
+    def read(self, size: int, channels: int, unreadable: Unreadable = "error", remedy: str = REMEDY) -> tuple[NDArray[Any], list[str]]:
+        """The images, (n, size, size, channels) of bytes, and their classes."""
+        items = [(str(path), _reader(path, label, size)) for path, label in self.files]
+        found = _gather(items, unreadable, remedy)
+        return with_channels(found.images, channels), found.labels.tolist()
+
+
+def find_class_folders(path: Path | str) -> ClassFolders:
+    """The images of a folder that has a folder for each class; `train` in it stands for it."""
     path = Path(path).expanduser()
     if not path.is_dir():
         what = "not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}: name one that has a folder of images for each class")
-    root = path / "train" if (path / "train").is_dir() else path
-    found = _gather(_files(root, size), Options(unreadable=unreadable))
-    return with_channels(found.images, channels), found.labels.tolist()
+    return ClassFolders(_class_files(path / "train" if (path / "train").is_dir() else path))
 
 
-def read_images(paths: Sequence[Path], size: int, channels: int, unreadable: Unreadable = "error") -> tuple[NDArray[Any], list[Path]]:
+def read_images(
+    paths: Sequence[Path], size: int, channels: int, unreadable: Unreadable = "error", remedy: str = REMEDY
+) -> tuple[NDArray[Any], list[Path]]:
     """These images in the same way, and which of them could be read."""
     items: list[Item] = [(str(path), _reader(path, str(i), size)) for i, path in enumerate(paths)]
-    found = _gather(items, Options(unreadable=unreadable))
+    found = _gather(items, unreadable, remedy)
     return with_channels(found.images, channels), [paths[int(i)] for i in found.labels.tolist()]
 
 
@@ -198,24 +218,29 @@ Item = tuple[str, Read]  # a name for messages, and how to read it
 
 
 def _files(root: Path, side: int | None) -> list[Item]:
-    """The images of every class folder, in the order of their names."""
+    return [(str(path), _reader(path, label, side)) for path, label in _class_files(root)]
+
+
+def _class_files(root: Path) -> list[tuple[Path, str]]:
+    """The images of every class folder with their classes, in the order of their names."""
     with reading(root):
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not folders:
-        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, train/CLASS/")
-    items, direct = [], False
+        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, {root / 'CLASS'}")
+    files: list[tuple[Path, str]] = []
+    direct = False
     for folder in folders:
         paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
         if not paths:
             raise DataError(f"{folder}: no images (looked for {', '.join(sorted(SUFFIXES))}): add some or remove the folder")
         direct = direct or any(path.parent == folder for path in paths)
-        items += [(str(path), _reader(path, folder.name, side)) for path in paths]
+        files += [(path, folder.name) for path in paths]
     if not direct:
         raise DataError(
-            f"{root}: no image lies right in a class folder, only deeper (for example {items[0][0]}): name the folder that holds the "
+            f"{root}: no image lies right in a class folder, only deeper (for example {files[0][0]}): name the folder that holds the "
             f"class folders, perhaps {folders[0]}"
         )
-    return items
+    return files
 
 
 def _reader(path: Path, label: str, side: int | None) -> Read:
@@ -263,7 +288,7 @@ def _as_label(label: Any, name: str) -> Hashable:
     return label
 
 
-def _gather(items: Sequence[Item], options: Options) -> _Gathered:
+def _gather(items: Sequence[Item], unreadable: Unreadable, remedy: str = REMEDY) -> _Gathered:
     """Reads every image once, into its place; grey ones are kept as one channel if all of them are grey."""
     images: NDArray[Any] | None = None
     labels: list[Hashable] = []
@@ -286,7 +311,7 @@ def _gather(items: Sequence[Item], options: Options) -> _Gathered:
         images[len(labels)] = pixels
         labels.append(label)
         all_grey = all_grey and pixels.shape[2] == 1
-    _report(bad, len(items), options)
+    _report(bad, len(items), unreadable, remedy)
     if images is None:
         raise DataError("a stream needs images: there are none")
     images = images[: len(labels)]
@@ -299,13 +324,13 @@ def _label_array(labels: Sequence[Hashable]) -> NDArray[Any]:
     return array
 
 
-def _report(bad: Sequence[str], total: int, options: Options) -> None:
+def _report(bad: Sequence[str], total: int, unreadable: Unreadable, remedy: str) -> None:
     """Unreadable images, by name: an error, or left out with a warning where that was asked for."""
     if not bad:
         return
     listing = "\n".join(f"  {problem}" for problem in bad[:20]) + (f"\n  and {len(bad) - 20} more" if len(bad) > 20 else "")
-    if options.unreadable == "error":
-        raise DataError(f"{len(bad)} of {total} images cannot be read (unreadable=skip leaves them out):\n{listing}")
+    if unreadable == "error":
+        raise DataError(f"{len(bad)} of {total} images cannot be read ({remedy}):\n{listing}")
     if len(bad) == total:
         raise DataError(f"none of the {total} images can be read:\n{listing}")
     warnings.warn(f"{len(bad)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=5)

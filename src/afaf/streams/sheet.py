@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from afaf.errors import DataError
+from afaf.files import make_folders, write_whole
 from afaf.streams.tasks import Stream, Task
 
 GAP, MARGIN, NAMES, HEADING = 4, 12, 130, 26  # pixels
@@ -43,14 +43,8 @@ def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
 def save_contact_sheet(stream: Stream, path: Path, per_class: int = 10) -> None:
     """The sheet as a PNG file, which appears only when it is whole."""
     sheet = contact_sheet(stream, per_class)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(temporary, "PNG")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path} ({error.strerror or error}): name another file") from error
+    make_folders(path.parent, "choose another place with --out")
+    write_whole(path, lambda temporary: sheet.save(temporary, "PNG"))
 
 
 def _shown_size(height: int, width: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from afaf.errors import DataError
 from afaf.streams.sources.source import Pixels, reading
@@ -28,7 +28,11 @@ def read_image(path: Path, size: int | None) -> Pixels:
     """The image in a file as (height, width, 1 or 3)."""
     with warnings.catch_warnings(), reading(path, "replace or remove it"):
         warnings.simplefilter("ignore")  # Pillow's doubts about the file: it is refused below, or it is fine
-        with Image.open(path, formats=FORMATS) as image:
+        try:
+            opened = Image.open(path, formats=FORMATS)
+        except UnidentifiedImageError:
+            raise DataError(f"{path}: not an image, whatever its name says: replace or remove it") from None
+        with opened as image:
             return pixels_of(image, size, str(path))
 
 
