@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 RESULTS, PAGE = Path("benchmarks/results"), Path("docs/performance.md")
@@ -27,6 +28,23 @@ def sequences(files: list[tuple[str, dict[str, Any]]]) -> str:
     return head + "".join(rows)
 
 
+def engines(files: list[tuple[str, dict[str, Any]]]) -> str:
+    """The same runs on different engines: whether results can be told apart."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for _, data in files:
+        for row in data["rows"]:
+            if row["method"] == "afaf" and row["epochs"] == 40:
+                engine = row["engine"].split(",")[0]
+                found.setdefault((row["stream"], engine, row["precision"]), {})[row["seed"]] = row["acc"]
+    head = "| stream | engine | precision | seeds | ACC |\n" + "|---" * 5 + "|\n"
+    rows = []
+    for (stream, engine, precision), by_seed in sorted(found.items()):
+        accuracies = list(by_seed.values())
+        spread = f" ± {stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+        rows.append(f"| {stream} | {engine} | {precision} | {len(accuracies)} | {mean(accuracies):.2f}{spread} |\n")
+    return head + "".join(rows)
+
+
 def epochs(data: dict[str, Any]) -> str:
     """Epochs against a dense one."""
     rows = "".join(f"| {row['what']} | {row['over_dense']:.3f} |\n" for row in data["rows"])
@@ -34,6 +52,16 @@ def epochs(data: dict[str, Any]) -> str:
     ratio = seconds["task 3, reusing, eager engine"] / seconds["task 3, reusing"]
     ending = f"\nThe same reusing task takes the eager engine {ratio:.2f} times as long as the compact one.\n"
     return "| an epoch of | over an epoch of dense fine-tuning |\n|---|---|\n" + rows + ending
+
+
+def epochs_on_gpu(data: dict[str, Any]) -> str:
+    """Epochs of 10,000 images and what they are made of; the un-augmented one was taken on another engine."""
+    head = "| an epoch of | s | over dense | µs a step | ahead of the steps, s |\n" + "|---" * 5 + "|\n"
+    rows = [row for row in data["rows"] if "not augmented" not in row["what"]]
+    return head + "".join(
+        f"| {row['what']} | {row['seconds']:.3f} | {row['over_dense']:.3f} | {row['step_microseconds']:.0f} | {row['ahead']:.3f} |\n"
+        for row in rows
+    )
 
 
 def growth(data: dict[str, Any]) -> str:
@@ -49,9 +77,12 @@ def growth(data: dict[str, Any]) -> str:
 
 def checkpoints(data: dict[str, Any]) -> str:
     """A run with checkpoints over the same without."""
-    keys = [key for key in data["rows"][0] if not isinstance(data["rows"][0][key], list)]
-    head = "| " + " | ".join(keys) + " |\n" + "|---" * len(keys) + "|\n"
-    return head + "".join("| " + " | ".join(str(row[key]) for key in keys) + " |\n" for row in data["rows"])
+    head = "| checkpoints | how many | s | over none | learning waited | MB kept |\n" + "|---" * 6 + "|\n"
+    return head + "".join(
+        f"| {row['kind']} | {row['taken']:.0f} | {row['seconds']:.2f} | {row['over_none']:.3f} | {100 * row['stalled_share']:.2f} % "
+        f"| {row['bytes_kept'] / 1e6:.1f} |\n"
+        for row in data["rows"]
+    )
 
 
 def about(data: dict[str, Any]) -> str:
@@ -65,11 +96,15 @@ def main() -> None:
     for name, data in runs:
         note = f"; {data['note']}" if "note" in data else ""
         parts.append(f"- `{name}`: {data['device']}, torch {data['torch']}, commit {data['commit']}{note}\n")
+    parts += ["\n## The same method on every engine\n\n", engines(runs)]
     if "step" in loaded:
         step = loaded["step"]
         threads = step["rows"][0].get("threads", 2)
         where = f"{threads} thread{'s' * (threads > 1)}, torch {step['torch']}, commit {step['commit']}"
         parts += [f"\n## On a CPU\n\n`python -m benchmarks.step`, {where}.\n\n", epochs(step)]
+    if "h200-step" in loaded:
+        step = loaded["h200-step"]
+        parts += [f"\n## An epoch on one GPU\n\n`python -m benchmarks.step --images 10000`, {about(step)}.\n\n", epochs_on_gpu(step)]
     for name in ("checkpoint", "h200-checkpoint"):
         if name in loaded:
             parts += [

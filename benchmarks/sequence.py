@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,11 @@ class Collect(Watch):
 def measure_together(
     name: str, data: Path | None, method: str, engine: str, precision: str, epochs: int, seeds: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """All seeds at once; the data is loaded, and kernels are compiled in a short run, before the clock starts."""
+    """All seeds at once; the data is loaded, and kernels are compiled in short runs, before the clock starts."""
     settings = {"learn.epochs": epochs, "run.engine": engine, "run.precision": precision}
     jobs = [Job(name, method, seed, settings) for seed in range(seeds)]
     executor, watch = LocalExecutor(str(device), data=data, jobs_at_once=seeds), Collect()
-    run(executor.stream_of(jobs[0]), method, seed=0, device=str(device), settings={**settings, "learn.epochs": 2})
+    executor.carry_out([replace(job, settings={**settings, "learn.epochs": 2}) for job in jobs], Watch())
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     started = time.perf_counter()
