@@ -194,8 +194,9 @@ class Bar(lifelong.Progress):
         minutes = epochs_left * (time.monotonic() - self.started) / 60
         if self.on_cpu and minutes > LONG:
             self.warned(
-                f"about {minutes:.0f} more minutes on this CPU. A new model learns faster with --network small-cnn, or, to try it, "
-                "with --epochs 2; a GPU is used where there is one. Ctrl-C ends this and leaves the model file as it was"
+                f"about {minutes:.0f} more minutes on this CPU; a GPU is used where there is one. A new model learns faster with a smaller "
+                "network (--network small-cnn), smaller images (--size 16) or, to try it, few epochs (--epochs 2). Ctrl-C ends this and "
+                "leaves the model file as it was"
             )
 
     def warned(self, message: str) -> None:
