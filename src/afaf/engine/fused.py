@@ -275,10 +275,10 @@ class Shadowed(Workspace):
         return here
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
-        """Whether few connections of many weights are the task's, and nothing but them can move."""
-        connection = self.spec.connections(l)
-        listable = connection.kind == "dense" and connection.block >= LONG and moving.shape[2] == 1
-        return listable and bool(0 < moving.mean() < FEW)
+        """Whether few connections of many weights are the task's, and a step moves them by the gradient of their product alone."""
+        connection, plan = self.spec.connections(l), self.plan
+        long = connection.kind == "dense" and connection.block >= LONG and moving.shape[2] == 1
+        return long and plan.clip is None and type(plan.loss) is CrossEntropy and bool(0 < moving.mean() < FEW)
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
