@@ -9,9 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/afaf demo
 
-# One thread each: the tests' networks are too small to share out.
+# As many at once as there are cores, up to four; one thread each, for the tests' networks are too small to share out.
 test: $(READY) check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 check: $(READY)
 	$(BIN)/ruff check src tests benchmarks
