@@ -1,6 +1,6 @@
 """How well a model knows its classes after learning them a few at a time: the handwritten digits that come with scikit-learn.
 
-    python -m benchmarks.lifelong [--seeds 3] [--out benchmarks/results/lifelong.json]
+    python -m benchmarks.lifelong [--seeds 3] [--jobs 1] [--out benchmarks/results/lifelong.json]
 
 With defaults throughout; three quarters of the images are learned, a quarter is the test. For each number of classes a call: accuracy among
 all ten classes, with and without none-of-mine images, and the calibration error of probabilities (15 bins) with the model's temperature
@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="so many at once; seconds then mean little")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/lifelong.json"))
     parser.add_argument("--table", action="store_true", help="only print the table of docs/when.md, from what was measured")
     options = parser.parse_args()
@@ -84,10 +87,11 @@ def main() -> None:
         print(markdown(json.loads(options.out.read_text())["rows"]))
         return
     rows: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
-        for classes_per_call, negatives in CASES:
-            rows.append(measure(classes_per_call, negatives, seed))
-            print(json.dumps(rows[-1]), flush=True)
+    runs = [(classes_per_call, negatives, seed) for seed in range(options.seeds) for classes_per_call, negatives in CASES]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as processes:
+        for row in processes.map(measure, *zip(*runs, strict=True)):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
             write_results(options.out, rows, torch.device("cpu"))
     print(markdown(rows))
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from afaf.engine.report import EpochReport
 from afaf.errors import DataError, FileError
-from afaf.runs.lifelong import Lifelong, LifelongSettings, calibration_error, class_weights, fitted_temperature, held_out
+from afaf.learning.plan import LearningPlan
+from afaf.runs.lifelong import Cooling, Lifelong, LifelongSettings, calibration_error, class_weights, fitted_temperature, held_out
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +92,27 @@ def test_a_temperature_mends_what_was_too_sure() -> None:
     assert found == pytest.approx(3, rel=0.1)
     errors = [calibration_error(torch.softmax(3 * logits / t, 1).numpy(), target.numpy()) for t in (1.0, found)]
     assert errors[1] < 0.03 < errors[0]
+
+
+def test_a_task_cools_down_before_it_ends(model: Lifelong) -> None:
+    """The last quarter of the epochs: a tenth of the rate, no rewiring, one count of epochs for whoever watches."""
+    parts: list[tuple[int, int, float, bool]] = []
+    told: list[tuple[int, int]] = []
+
+    class Recording:
+        name = "recording"
+
+        def learn(self, learner: Any, plan: LearningPlan, feed: Any, on_epoch: Any = None, first_epoch: int = 0) -> None:
+            parts.append((first_epoch, plan.epochs, plan.lr, plan.rewire is not None))
+            for epoch in range(first_epoch, plan.epochs):
+                on_epoch(EpochReport(1, 0, epoch, plan.epochs, 0.0, 0.0))
+
+    def plan_of(epochs: int) -> LearningPlan:
+        return LearningPlan(1, lambda step: step.logits.sum(), epochs, 32, 0.5, rewire=lambda learner, epoch: None)
+
+    Cooling(Recording()).learn(model.learner, plan_of(10), None, lambda report: told.append((report.epoch, report.epochs)))  # type: ignore[arg-type]
+    assert parts == [(0, 8, 0.5, True), (8, 10, 0.05, False)]
+    assert told == [(epoch, 10) for epoch in range(10)]
+    parts.clear()
+    Cooling(Recording()).learn(model.learner, plan_of(3), None)  # type: ignore[arg-type]
+    assert parts == [(0, 3, 0.5, True)]
