@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training, product
+from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training
 from afaf.network.spec import Connections, NetworkSpec, Operation
 
 ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
 ROUND_TO_GPU = 16
-ROUND_MAPS_TO_GPU = 32  # the GPU library's gradients of kernels between other numbers of maps take up to four times as long
+ROUND_MAPS_TO_GPU = 32  # the GPU library's gradients of kernels between other numbers of maps take longer
 WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 
 
@@ -107,22 +107,12 @@ class Ahead(Training):
     """Training where nobody asks for gradients: what it is given changes in place, and ReLU, which commutes with both, waits for
     dropout and pool. Neurons without a row in W_l have their bias."""
 
-    def neurons_above(
-        self,
-        join: Connections,
-        layer: int,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        operations: tuple[Operation, ...],
-        norms: dict[int, Norm],
-        observe: Observer | None,
-    ) -> Tensor:
+    def reach(self, join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         reached, rest = bias.tensor_split([len(weight)])
-        z = product(join, h, weight, reached)
-        if len(rest):
-            z = torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)
-        return self.operate(operations, layer, z, norms, observe)
+        z = super().reach(join, h, weight, reached)
+        if not len(rest):
+            return z
+        return torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)
 
     def operate(
         self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None

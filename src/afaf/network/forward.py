@@ -65,7 +65,11 @@ class Mode:
         observe: Observer | None,
     ) -> Tensor:
         """Carry h through W_l into the neurons of `layer`, and through the operations that follow there."""
-        return self.operate(operations, layer, self.cut(layer, product(join, h, weight, bias)), norms, observe)
+        return self.operate(operations, layer, self.cut(layer, self.reach(join, h, weight, bias)), norms, observe)
+
+    def reach(self, join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """What arrives at the neurons above, before anything follows."""
+        return product(join, h, weight, bias)
 
     def operate(
         self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
