@@ -5,6 +5,8 @@ Not collected by itself, since the interpreter must be chosen before Triton is i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -62,11 +64,16 @@ def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: 
     assert h.permute(0, 3, 1, 2).is_contiguous() == (by_neuron or z.shape[1:3] == (1, 1))
     assert torch.allclose(h, expected, atol=1e-6)
     assert torch.allclose(below, z.grad * passes, atol=1e-6)
+    assert parts is not None
     assert torch.allclose(kernels.add_up(parts), bias.grad * passes, atol=1e-4)
+    moved, moving = bias.detach().clone(), some(neurons)
+    expected_bias = bias.detach() - 0.1 * moving * bias.grad * passes
+    kernels.move_bias(kernels.Move(moved, moving, 0.1), parts)
+    assert torch.allclose(moved, expected_bias, atol=1e-5)
     moved = bias.detach().clone()
-    moving = some(neurons)
-    kernels.move_bias(moved, parts, moving, 0.1)
-    assert torch.allclose(moved, bias.detach() - 0.1 * moving * bias.grad * passes, atol=1e-5)
+    below, parts = kernels.deactivate(above, winner if pool else h, passes, scale, pool, z.shape, kernels.Move(moved, moving, 0.1))
+    assert torch.allclose(below, z.grad * passes, atol=1e-6)
+    assert parts is not None or torch.allclose(moved, expected_bias, atol=1e-5)
 
 
 def test_what_is_not_a_number_is_not_lost() -> None:
@@ -137,6 +144,22 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
     assert torch.allclose(history, expected_history, atol=1e-5)
 
 
+@pytest.mark.parametrize("images", [70, 16])
+def test_connections_of_one_weight_learn_in_one_pass(images: int) -> None:
+    """More images than are added up at once, and fewer."""
+    outputs, inputs, lr = 40, 150, 0.1
+    above, h, weight = random(images, outputs), random(images, inputs), random(outputs, inputs, 1)
+    moving = some(outputs, inputs, 1)
+    connections, history = random(outputs, inputs, 1).abs(), random(inputs, outputs, 1).abs().transpose(0, 1).contiguous()
+    shadow = weight.clone()
+    moved = (above.t() @ h).view_as(weight) * moving
+    expected_weight, expected_connections = weight - lr * moved, connections + lr * moved.square()
+    expected_history = history + expected_connections
+    kernels.learn(above, h, weight, shadow, moving, lr, (connections, history))
+    for found, expected in [(weight, expected_weight), (shadow, weight), (connections, expected_connections), (history, expected_history)]:
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_listed_connections_move_alone() -> None:
     outputs, inputs, block, lr = 5, 7, 36, 0.1
     weight, gradient = random(outputs, inputs, block), random(outputs, inputs, block + 1)[:, :, 1:]
@@ -167,7 +190,11 @@ def test_cross_entropy_with_rows_that_rest(counted: int) -> None:
     gradient, bias_gradient = kernels.judge(z.detach(), bias.detach(), labels, court)
     assert z.grad is not None
     assert bias.grad is not None
+    assert bias_gradient is not None
     assert torch.allclose(gradient, z.grad, atol=1e-6)
     assert torch.allclose(bias_gradient, bias.grad, atol=1e-5)
+    moved, moving = bias.detach().clone(), torch.tensor([1.0, 0.0], device=DEVICE)
+    assert kernels.judge(z.detach(), moved, labels, replace(court, moving=moving, lr=0.1))[1] is None
+    assert torch.allclose(moved, bias.detach() - 0.1 * moving * bias.grad, atol=1e-5)
     assert torch.allclose(court.losses[1], loss, atol=1e-5)
     assert int(court.right[1]) == int((logits.argmax(1) == labels).sum())

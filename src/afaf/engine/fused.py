@@ -23,6 +23,7 @@ from afaf.engine.compact import neurons_last
 from afaf.engine.kernels import (
     Court,
     Draw,
+    Move,
     activate,
     add_up,
     can_crop,
@@ -30,6 +31,7 @@ from afaf.engine.kernels import (
     crops,
     deactivate,
     judge,
+    learn,
     look,
     look_back,
     move_bias,
@@ -89,9 +91,13 @@ class Product(torch.autograd.Function):
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.weights or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
+        if not ctx.maps and shadow.shape[2] == 1:
+            passed = below() if need_below else None
+            way.beside.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
+            return passed, None, None, None, None
         gradient = way.beside.do(weights, above, h)
         passed = below() if need_below else None
-        way.beside.do(lambda: way.work.move(ctx.l, gradient))  # begins when `below` has read the weights
+        way.beside.do(lambda: way.work.move(ctx.l, gradient))
         return passed, None, None, None, None
 
 
@@ -117,7 +123,7 @@ class Look(torch.autograd.Function):
             weights, biases = look_back(images, shadow, above, h, passes)
             way.work.move(1, weights)
             if 1 in way.biases:
-                way.work.move_bias(1, biases[None])
+                move_bias(way.work.move_of(1), biases[None])
 
         way.beside.do(learn, above, h, images)
         return None, None, None, None, None
@@ -147,11 +153,14 @@ class Activate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:  # type: ignore[override]
         saved, passes = ctx.saved_tensors
-        below, parts = deactivate(above, saved, passes, ctx.scale, ctx.pool, ctx.shape)
         way: Backward | None = ctx.way
-        if way is None or ctx.l not in way.biases:
-            return below, add_up(parts) if ctx.needs_input_grad[1] else None, None, None, None, None, None, None
-        way.beside.do(lambda: way.work.move_bias(ctx.l, parts), parts)
+        move = None if way is None or ctx.l not in way.biases else way.work.move_of(ctx.l)
+        below, parts = deactivate(above, saved, passes, ctx.scale, ctx.pool, ctx.shape, move)
+        if way is None or move is None:
+            gradient = add_up(parts) if parts is not None and ctx.needs_input_grad[1] else None
+            return below, gradient, None, None, None, None, None, None
+        if parts is not None:
+            way.beside.do(lambda: move_bias(move, parts), parts)
         return below, None, None, None, None, None, None, None
 
 
@@ -160,11 +169,11 @@ class Judge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> Tensor:
-        ctx.save_for_backward(*judge(z, bias, labels, court))
+        ctx.save_for_backward(*judge(z, bias, labels, court))  # the latter is None if the biases were moved at once
         return z.new_empty(())
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor | None, None, None]:  # type: ignore[override]
         gradient, bias_gradient = ctx.saved_tensors
         return gradient, bias_gradient, None, None
 
@@ -303,7 +312,8 @@ class Shadowed(Workspace):
         counted = torch.zeros(rows, dtype=torch.int32, device=device)
         counted[loss.columns] = 1
         resting = self.parameters.biases[-1] if self.resting is None else self.resting
-        self.court = Court(place, counted, resting, step, losses, right)
+        moving = self.biases.get(self.spec.L - 1) if self.plan.clip is None else None
+        self.court = Court(place, counted, resting, step, losses, right, moving, self.plan.lr)
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         if self.court is None or not isinstance(mode, Fused):
@@ -421,8 +431,12 @@ class Shadowed(Workspace):
         return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None
 
     @torch.no_grad()
-    def move_bias(self, l: int, parts: Tensor) -> None:
-        move_bias(self.parameters.biases[l - 1], parts, self.biases[l], self.plan.lr)
+    def learn(self, l: int, above: Tensor, h: Tensor) -> None:
+        """`move`, and take the gradient on the way: for connections of one weight."""
+        learn(above, h, self.parameters.weights[l - 1], self.shadows[l - 1], self.moving[l], self.plan.lr, self._importance(l))
+
+    def move_of(self, l: int) -> Move:
+        return Move(self.parameters.biases[l - 1], self.biases[l], self.plan.lr)
 
     def _clip(self, live: Parameters) -> Tensor | None:
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""

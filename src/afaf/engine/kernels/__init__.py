@@ -1,14 +1,15 @@
 """Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
 
-from afaf.engine.kernels.activation import Draw, activate, add_up, deactivate, move_bias
+from afaf.engine.kernels.activation import Draw, Move, activate, add_up, deactivate, move_bias
 from afaf.engine.kernels.images import can_crop, can_look, crops, fetch, look, look_back
 from afaf.engine.kernels.judge import Court, judge
 from afaf.engine.kernels.language import available
-from afaf.engine.kernels.weights import update, update_listed
+from afaf.engine.kernels.weights import learn, update, update_listed
 
 __all__ = [
     "Court",
     "Draw",
+    "Move",
     "activate",
     "add_up",
     "available",
@@ -18,6 +19,7 @@ __all__ = [
     "deactivate",
     "fetch",
     "judge",
+    "learn",
     "look",
     "look_back",
     "move_bias",

@@ -28,6 +28,15 @@ class Draw:
     rate: float
 
 
+@dataclass(frozen=True)
+class Move:
+    """What moving biases needs besides their gradient."""
+
+    bias: Tensor
+    moving: Tensor  # 1 where one may move
+    lr: float
+
+
 @jit
 def _activate(  # type: ignore[no-untyped-def]
     z_at, bias_at, h_at, winner_at, key_at, samples_at, neurons_at, rows, neurons, height, width, out_height, out_width, limit, scale,
@@ -75,9 +84,10 @@ def _activate(  # type: ignore[no-untyped-def]
 
 @jit
 def _deactivate(  # type: ignore[no-untyped-def]
-    above_at, saved_at, passes_at, below_at, partial_at, rows, neurons, height, width, out_height, out_width, scale,
+    above_at, saved_at, passes_at, below_at, partial_at, bias_at, moving_at, lr, rows, neurons, height, width, out_height, out_width, scale,
     to_image, to_place, to_neuron,
-    tiles: tl.constexpr, POOL: tl.constexpr, CUT: tl.constexpr, NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
+    tiles: tl.constexpr, POOL: tl.constexpr, CUT: tl.constexpr, MOVE: tl.constexpr,
+    NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
 ):  # fmt: skip
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
     if CUT:
@@ -103,7 +113,11 @@ def _deactivate(  # type: ignore[no-untyped-def]
             gradient = tl.where(h > 0, gradient, 0.0)
             tl.store(below_at + r.to(tl.int64)[:, None] * neurons + c[None, :], gradient, mask=there)
         total += tl.sum(gradient, axis=0)
-    tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
+    if MOVE:
+        moved = lr * tl.load(moving_at + c, mask=c < neurons, other=0.0) * total
+        tl.store(bias_at + c, tl.load(bias_at + c, mask=c < neurons, other=0.0) - moved, mask=c < neurons)
+    else:
+        tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
 
 
 @jit
@@ -142,10 +156,12 @@ def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool, by_neuron: 
     return h, winner
 
 
-def deactivate(above: Tensor, saved: Tensor, passes: Tensor | None, scale: float, pool: bool, shape: torch.Size) -> tuple[Tensor, Tensor]:
+def deactivate(
+    above: Tensor, saved: Tensor, passes: Tensor | None, scale: float, pool: bool, shape: torch.Size, move: Move | None = None
+) -> tuple[Tensor, Tensor | None]:
     """The gradient of z, from that of the activation and what `activate` gave: the winners of the pool, or h itself.
 
-    Also the bias's, in parts that are yet to be added up.
+    Also the bias's, in parts that are yet to be added up; None if it was moved at once, where that is wanted and there is only one part.
     """
     _, height, width, neurons = shape
     n, out_height, out_width, _ = above.shape
@@ -157,10 +173,12 @@ def deactivate(above: Tensor, saved: Tensor, passes: Tensor | None, scale: float
     tile = _tile(neurons)
     tiles = triton.cdiv(rows, ROWS_BACK * PARTIAL_SUMS)
     parts = triton.cdiv(rows, ROWS_BACK * tiles)
-    partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device)
+    partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device) if move is None or parts > 1 else None
+    bias, moving, lr = (below, below, 0.0) if partial is not None or move is None else (move.bias, move.moving, move.lr)
     _deactivate[(parts, triton.cdiv(neurons, tile))](
-        above, saved, saved if passes is None else passes, below, partial, rows, neurons, height, width, out_height, out_width, scale,
-        *_steps(saved), tiles, pool, passes is not None, NO_WINNER, ROWS_BACK, tile,
+        above, saved, saved if passes is None else passes, below, below if partial is None else partial, bias, moving, lr,
+        rows, neurons, height, width,
+        out_height, out_width, scale, *_steps(saved), tiles, pool, passes is not None, partial is None, NO_WINNER, ROWS_BACK, tile,
     )  # fmt: skip
     return below, partial
 
@@ -183,9 +201,9 @@ def add_up(parts: Tensor) -> Tensor:
     return total
 
 
-def move_bias(bias: Tensor, parts: Tensor, moving: Tensor, lr: float) -> None:
+def move_bias(move: Move, parts: Tensor) -> None:
     """b <- b - lr g where a bias moves, in place, from the parts of its gradient."""
-    _add_up_columns(parts.contiguous(), bias, moving, lr, True)
+    _add_up_columns(parts.contiguous(), move.bias, move.moving, move.lr, True)
 
 
 def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: float, move: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from afaf.engine.kernels.activation import add_up
-from afaf.engine.kernels.language import jit, mix, tl, triton
+from afaf.engine.kernels.language import jit, mix, rounding, tl, triton
 from afaf.learning.feed import PAD, Feed, Moment
 
 PIXELS = 1024  # of a tile of images
@@ -157,7 +157,7 @@ def look(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     shape, size = _look_shape(images, weight)
     h = torch.empty(len(images), *shape[6:8], len(weight), dtype=weight.dtype, device=images.device)
     tile, values = _tiles(weight)
-    _look[(triton.cdiv(shape[0], ROWS),)](images.contiguous(), weight, bias, h, *shape, size, _precision(), ROWS, tile, values)
+    _look[(triton.cdiv(shape[0], ROWS),)](images.contiguous(), weight, bias, h, *shape, size, rounding(), ROWS, tile, values)
     return h
 
 
@@ -171,7 +171,7 @@ def look_back(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, passes: 
     parts = torch.empty(count, maps * values, dtype=torch.float32, device=images.device)
     _look_back[(count,)](
         images.contiguous(), above.contiguous(), h, h if passes is None else passes, parts, *shape, size,
-        tiles, passes is not None, _precision(), ROWS, tile, values,
+        tiles, passes is not None, rounding(), ROWS, tile, values,
     )  # fmt: skip
     gradient = add_up(parts).view(maps, values)
     weights = gradient[:, : block * channels].unflatten(1, (block, channels)).permute(0, 2, 1)
@@ -190,7 +190,3 @@ def _look_shape(images: Tensor, weight: Tensor) -> tuple[tuple[int, ...], int]:
 def _tiles(weight: Tensor) -> tuple[int, int]:
     maps, channels, block = weight.shape
     return max(16, triton.next_power_of_2(maps)), max(16, triton.next_power_of_2(block * channels + 1))
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"

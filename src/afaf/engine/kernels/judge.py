@@ -1,4 +1,4 @@
-"""Cross-entropy, how many are right, and the gradient of the logits in one pass."""
+"""Cross-entropy, how many are right, the gradient of the logits and the move of their biases in one pass."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Court:
     step: Tensor  # the number of the step, on the device
     losses: Tensor  # by step
     right: Tensor
+    moving: Tensor | None = None  # 1 for biases to be moved at once
+    lr: float = 0.0
 
 
 @jit
 def _judge(  # type: ignore[no-untyped-def]
-    z_at, bias_at, resting_at, place_at, counted_at, labels_at, step_at, losses_at, right_at, gradient_at, bias_gradient_at,
-    images, rows, classes, IMAGES: tl.constexpr, CLASSES: tl.constexpr,
+    z_at, bias_at, resting_at, place_at, counted_at, labels_at, step_at, losses_at, right_at, gradient_at, bias_gradient_at, moving_at,
+    lr, images, rows, classes, MOVE: tl.constexpr, IMAGES: tl.constexpr, CLASSES: tl.constexpr,
 ):  # fmt: skip
     n = tl.arange(0, IMAGES)
     c = tl.arange(0, CLASSES)
@@ -47,19 +49,25 @@ def _judge(  # type: ignore[no-untyped-def]
     gradient = (power / total[:, None] - tl.where(target, 1.0, 0.0)) / images
     gradient = tl.where((n < images)[:, None] & counted[None, :], gradient, 0.0)
     tl.store(gradient_at + at, gradient, mask=there)
-    tl.store(bias_gradient_at + place, tl.sum(gradient, axis=0), mask=own)
+    if MOVE:
+        moved = lr * tl.load(moving_at + place, mask=own, other=0.0) * tl.sum(gradient, axis=0)
+        tl.store(bias_at + place, tl.load(bias_at + place, mask=own, other=0.0) - moved, mask=own)
+    else:
+        tl.store(bias_gradient_at + place, tl.sum(gradient, axis=0), mask=own)
     step = tl.load(step_at)
     tl.store(losses_at + step, tl.sum(tl.where(n < images, loss, 0.0), axis=0) / images)
     tl.store(right_at + step, tl.sum(((n < images) & (first == label)).to(tl.int32), axis=0))
 
 
-def judge(z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of z + bias and how many are right, noted for the step; the gradients of z and of the bias."""
-    gradient, bias_gradient = torch.empty_like(z), torch.empty_like(bias)
+def judge(z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> tuple[Tensor, Tensor | None]:
+    """Cross-entropy of z + bias and how many are right, noted for the step; the gradients of z and, unless it was moved, of the bias."""
+    gradient = torch.empty_like(z)
+    bias_gradient = torch.empty_like(bias) if court.moving is None else None
     images, rows = z.shape
     classes = len(court.place)
     _judge[(1,)](
-        z, bias, court.resting, court.place, court.counted, labels, court.step, court.losses, court.right, gradient, bias_gradient,
-        images, rows, classes, triton.next_power_of_2(images), max(16, triton.next_power_of_2(classes)),
+        z, bias, court.resting, court.place, court.counted, labels, court.step, court.losses, court.right, gradient,
+        bias if bias_gradient is None else bias_gradient, bias if court.moving is None else court.moving, court.lr, images, rows, classes,
+        court.moving is not None, triton.next_power_of_2(images), max(16, triton.next_power_of_2(classes)),
     )  # fmt: skip
     return gradient, bias_gradient

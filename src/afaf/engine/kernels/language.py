@@ -13,7 +13,7 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["available", "jit", "mix", "tl", "triton"]
+__all__ = ["available", "jit", "mix", "rounding", "tl", "triton"]
 
 
 def available(device: torch.device) -> bool:
@@ -24,6 +24,11 @@ def available(device: torch.device) -> bool:
 def jit(kernel: Callable[..., Any]) -> Any:
     """A function to be compiled for the GPU when it is first called."""
     return kernel if triton is None else triton.jit(kernel)
+
+
+def rounding() -> str:
+    """How products of fp32 numbers may be rounded, as Triton calls it."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 @jit

@@ -1,4 +1,5 @@
-"""Moving weights, their shadows and their importances in one pass: over all of them, or over the task's connections alone.
+"""Moving weights, their shadows and their importances in one pass: over all of them; over the task's connections alone; or, where a
+connection is one weight, while their gradient is taken.
 
 Weights are shaped (outputs, inputs, block). In memory either the inputs are next to each other, or the weights of a connection.
 """
@@ -8,10 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from afaf.engine.kernels.language import jit, tl, triton
+from afaf.engine.kernels.language import jit, rounding, tl, triton
 
 BLOCK, WEIGHTS = 16, 512  # of a tile of weights: of each connection, and altogether
 LISTED = 16  # connections that one program moves
+OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above and below, images added up at once
 
 
 @jit
@@ -77,6 +79,32 @@ def _update_listed(  # type: ignore[no-untyped-def]
         tl.store(history_at + connection, tl.load(history_at + connection, mask=k < count, other=0.0) + running, mask=k < count)
 
 
+@jit
+def _learn(  # type: ignore[no-untyped-def]
+    above_at, h_at, weight_at, shadow_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
+    parts: tl.constexpr, IMPORTANCE: tl.constexpr, PRECISION: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, IMAGES: tl.constexpr,
+):  # fmt: skip
+    o = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    i = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+    gradient = tl.zeros((OUTPUTS, INPUTS), dtype=tl.float32)
+    for part in range(parts):
+        n = part * IMAGES + tl.arange(0, IMAGES)
+        above = tl.load(above_at + n[None, :] * outputs + o[:, None], mask=(n < images)[None, :] & (o < outputs)[:, None], other=0.0)
+        h = tl.load(h_at + n[:, None] * inputs + i[None, :], mask=(n < images)[:, None] & (i < inputs)[None, :], other=0.0)
+        gradient = tl.dot(above, h, gradient, input_precision=PRECISION)
+    there = (o < outputs)[:, None] & (i < inputs)[None, :]
+    at = o[:, None] * inputs + i[None, :]
+    gradient *= tl.load(moving_at + at, mask=there, other=0.0)
+    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=there)
+    tl.store(shadow_at + at, weight, mask=there)
+    if IMPORTANCE:
+        running = tl.load(connections_at + at, mask=there, other=0.0) + lr * gradient * gradient
+        tl.store(connections_at + at, running, mask=there)
+        tl.store(history_at + at, tl.load(history_at + at, mask=there, other=0.0) + running, mask=there)
+
+
 def update(
     weight: Tensor, shadow: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: float, scale: Tensor | None,
     importance: tuple[Tensor, Tensor] | None,
@@ -110,6 +138,18 @@ def update_listed(
     _update_listed[(triton.cdiv(count, LISTED),)](
         listed, weight, shadow, gradient.contiguous(), connections, history, lr, count,
         block, importance is not None, LISTED, triton.next_power_of_2(block),
+    )  # fmt: skip
+
+
+def learn(
+    above: Tensor, h: Tensor, weight: Tensor, shadow: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+) -> None:
+    """`update` of connections of one weight, with the gradient that `above`, (images, outputs), and h, (images, inputs), make."""
+    (outputs, inputs, _), images = weight.shape, len(h)
+    connections, history = (weight, weight) if importance is None else importance
+    _learn[(triton.cdiv(outputs, OUTPUTS), triton.cdiv(inputs, INPUTS))](
+        above.contiguous(), h.contiguous(), weight, shadow, moving, connections, history, lr, images, outputs, inputs,
+        triton.cdiv(images, IMAGES), importance is not None, rounding(), OUTPUTS, INPUTS, IMAGES,
     )  # fmt: skip
 
 
