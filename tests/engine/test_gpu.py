@@ -14,11 +14,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 STREAM, SETTINGS = "split-digits", {"learn.epochs": 3}
 
 
-def learned(engine: str, precision: str = "fp32", method: str = "afaf", seed: int = 0, **more: object) -> list[torch.Tensor]:
+def run(engine: str, precision: str = "fp32", method: str = "afaf", seed: int = 0, **more: object) -> afaf.Results:
     settings = {**SETTINGS, "run.engine": engine, "run.precision": precision, **more}
-    results = afaf.run(STREAM, method, seed=seed, device="cuda", settings=settings)
+    return afaf.run(STREAM, method, seed=seed, device="cuda", settings=settings)
+
+
+def weights(results: afaf.Results) -> list[torch.Tensor]:
     assert results.model is not None
     return [w.cpu() for w in results.model.learner.network.parameters.weights]
+
+
+def learned(*how: object, **more: object) -> list[torch.Tensor]:
+    return weights(run(*how, **more))
 
 
 @pytest.mark.parametrize("network", ["mlp", "small-cnn"])
@@ -48,14 +55,16 @@ def test_every_method_is_the_reference_step_by_step(method: str) -> None:
 
 
 def test_seeds_side_by_side_are_the_seeds_alone() -> None:
-    """In threads of one process, each on a stream of its own: bit for bit what each gives by itself."""
-    alone = [learned("graphed", "bf16", seed=seed) for seed in range(4)]
+    """Threads of one process, each with a stream of its own: bit for bit what each gives by itself, even beside another precision."""
+    runs = [("bf16", seed) for seed in range(4)] + [("fp32", 0)]
+    alone = [run("graphed", precision, seed=seed) for precision, seed in runs]
 
-    def beside(seed: int) -> list[torch.Tensor]:
+    def beside(one: tuple[str, int]) -> afaf.Results:
         with torch.cuda.stream(torch.cuda.Stream()):
-            return learned("graphed", "bf16", seed=seed)
+            return run("graphed", one[0], seed=one[1])
 
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(beside, range(4)))
+    with ThreadPoolExecutor(len(runs)) as pool:
+        together = list(pool.map(beside, runs))
     for one, other in zip(alone, together, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+        assert (one.R, one.R_task_il, one.confusion) == (other.R, other.R_task_il, other.confusion)

@@ -16,38 +16,53 @@ Precision = Literal["fp32", "tf32", "bf16"]
 os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 
+FLAGS: tuple[tuple[Any, str], ...] = (
+    (torch.backends.cuda.matmul, "allow_tf32"),
+    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cudnn, "benchmark"),
+    (torch.backends.cudnn, "deterministic"),
+)
+
+
 class PrecisionFlags:
-    """Which fp32 products may be rounded is a setting of the whole process: engines that work side by side share it."""
+    """Which fp32 products may be rounded is a setting of the whole process: runs side by side share it.
+
+    A run sets it for as long as it lasts, evaluation included, so that nothing it computes depends on what runs beside it; one that wants
+    it otherwise waits. To be set before a thread goes through the `Gate`, which must not be held by a thread that waits here.
+    """
 
     def __init__(self) -> None:
-        self.lock, self.users, self.before = threading.Lock(), 0, list[bool]()
+        self.changed, self.users, self.rounded, self.before = threading.Condition(), 0, False, list[bool]()
+        self.mine = threading.local()
 
     @contextlib.contextmanager
     def set(self, name: Precision, device: torch.device) -> Iterator[None]:
         """fp32: none; tf32 and bf16: those of matrices and convolutions, to 19 bits. And only kernels that repeat themselves."""
-        if device.type != "cuda":
+        rounded, outer = name != "fp32", getattr(self.mine, "rounded", None)
+        if device.type != "cuda" or outer is not None:
+            assert outer in (None, rounded), "a run has one precision"
             yield
             return
-        flags: list[tuple[Any, str, bool]] = [
-            (torch.backends.cuda.matmul, "allow_tf32", name != "fp32"),
-            (torch.backends.cudnn, "allow_tf32", name != "fp32"),
-            (torch.backends.cudnn, "benchmark", False),
-            (torch.backends.cudnn, "deterministic", True),
-        ]
-        with self.lock:
+        with self.changed:
+            self.changed.wait_for(lambda: self.users == 0 or self.rounded == rounded)
             if self.users == 0:
-                self.before = [getattr(where, flag) for where, flag, _ in flags]
+                self.before, self.rounded = [getattr(where, flag) for where, flag in FLAGS], rounded
+                self._write([rounded, rounded, False, True])
             self.users += 1
-            for where, flag, value in flags:
-                setattr(where, flag, value)
+        self.mine.rounded = rounded
         try:
             yield
         finally:
-            with self.lock:
+            self.mine.rounded = None
+            with self.changed:
                 self.users -= 1
                 if self.users == 0:
-                    for (where, flag, _), value in zip(flags, self.before, strict=True):
-                        setattr(where, flag, value)
+                    self._write(self.before)
+                    self.changed.notify_all()
+
+    def _write(self, values: list[bool]) -> None:
+        for (where, flag), value in zip(FLAGS, values, strict=True):
+            setattr(where, flag, value)
 
 
 PRECISION = PrecisionFlags()

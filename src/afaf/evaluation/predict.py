@@ -51,36 +51,32 @@ def score_task(
     predict_task: Callable[[Tensor], Tensor] | None = None,
 ) -> TaskScore:
     """Scores on one task. `predict_task` answers when the task is known, where that is not simply the same logits."""
-    own = torch.tensor(classes, device=feed.device)
-    right_class = right_task = right_unmasked = right_id = 0
-    confusion = np.zeros((len(classes), max(max(seen), max(classes)) + 1), dtype=np.int64)
+    own, among = (torch.tensor(sorted(ids), device=feed.device) for ids in (classes, seen))
+    answers = []
     for index in torch.arange(len(feed), device=feed.device).split(settings.batch_size):
-        x, labels = feed.batch(index)
+        x, _ = feed.batch(index)
         logits = predict(x)
-        answer = _class_il(logits, seen, settings)
         unmasked = _task_il(logits, own, settings)
-        task_answer = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
-        right_class += int((answer == labels).sum())
-        right_task += int((task_answer == labels).sum())
-        right_unmasked += int((unmasked == labels).sum())
-        right_id += int(torch.isin(answer, own).sum())
-        for k, c in enumerate(classes):
-            counts = torch.bincount(answer[labels == c], minlength=confusion.shape[1]).cpu().numpy()
-            confusion[k] += counts[: confusion.shape[1]]
-    class_il, task_il, task_il_unmasked, task_id = (
-        100 * right / len(feed) for right in (right_class, right_task, right_unmasked, right_id)
-    )
-    score = TaskScore(class_il, task_il, task_il_unmasked, task_id, confusion)
+        known = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
+        answers.append(torch.stack([_class_il(logits, among, settings), known, unmasked]))
+    answer, known, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # a GPU is waited for once
+    labels = feed.labels.cpu().numpy()
+    rights = (answer == labels, known == labels, unmasked == labels, np.isin(answer, classes))
+    class_il, task_il, task_il_unmasked, task_id = (100 * int(right.sum()) / len(feed) for right in rights)
+    score = TaskScore(class_il, task_il, task_il_unmasked, task_id, _confusion(answer, labels, classes, seen))
     if settings == EvaluateSettings(batch_size=settings.batch_size):
         assert score.task_il_unmasked >= score.class_il, "task-IL cannot be below class-IL with the same logits"
     return score
 
 
-def _class_il(logits: Tensor, seen: Sequence[int], settings: EvaluateSettings) -> Tensor:
-    if settings.class_il_over == "all":
-        return logits.argmax(1)
-    columns = torch.tensor(sorted(seen), device=logits.device)
-    return columns[logits[:, columns].argmax(1)]
+def _confusion(answer: NDArray[np.int64], labels: NDArray[np.int64], classes: Sequence[int], seen: Sequence[int]) -> NDArray[np.int64]:
+    """How often each class was taken for which; answers of classes that are yet to come are not counted."""
+    width = max(*seen, *classes) + 1
+    return np.stack([np.bincount(answer[labels == c], minlength=width)[:width] for c in classes])
+
+
+def _class_il(logits: Tensor, among: Tensor, settings: EvaluateSettings) -> Tensor:
+    return logits.argmax(1) if settings.class_il_over == "all" else among[logits[:, among].argmax(1)]
 
 
 def _task_il(logits: Tensor, own: Tensor, settings: EvaluateSettings) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -20,6 +21,10 @@ from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 
 
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What is learned in one go: usually one task; all of them for joint training."""
@@ -27,6 +32,7 @@ class Lesson:
     task: int
     classes: tuple[int, ...]
     feed: Feed
+    warn: Callable[[str], None] = _warn  # tell the user of something; a run keeps it with its results
 
 
 @dataclass(frozen=True)

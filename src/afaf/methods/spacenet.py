@@ -72,9 +72,8 @@ class SpaceNet(Method[S]):
 
     def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
         spec = learner.network.spec
-        request = Request(
-            spec, learner.ledger, self.sizes_of(spec, lesson.task, len(lesson.classes)), lesson.task, lesson.classes, learner.seed
-        )
+        asked = self.sizes_of(spec, lesson.task, len(lesson.classes))
+        request = Request(spec, learner.ledger, asked, lesson.task, lesson.classes, learner.seed, lesson.warn)
         subnetwork = self.allocate(learner, lesson, request)
         for l, places in subnetwork.places.items():
             new = torch.zeros_like(learner.ledger.owner(l), dtype=torch.bool)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +12,6 @@ from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Lesson, Method
 from afaf.runs.progress import Position
 
-_ONE_STARTS = threading.Lock()  # warnings are caught for the whole process: of runs side by side one allocates at a time
-
 
 def learn_lesson(
     learner: Learner,
@@ -23,7 +19,6 @@ def learn_lesson(
     engine: Engine,
     lesson: Lesson,
     after_epoch: Callable[[LearningPlan], OnEpoch],
-    warn: Callable[[str], None],
     position: Position | None = None,
     adjust: Callable[[LearningPlan], None] | None = None,
 ) -> None:
@@ -34,7 +29,7 @@ def learn_lesson(
     for phase in range(position.phase, method.phases):
         resumed = position.begun and phase == position.phase
         if not resumed:
-            _start(learner, method, lesson, phase, warn)
+            method.start(learner, lesson, phase)
         plan = method.plan(learner, lesson, phase)
         if adjust is not None:
             adjust(plan)
@@ -42,11 +37,3 @@ def learn_lesson(
         engine.learn(learner, plan, lesson.feed, after_epoch(plan), position.epochs if resumed else 0)
     method.finish(learner, lesson)
     learner.end(lesson.task)
-
-
-def _start(learner: Learner, method: Method[Any], lesson: Lesson, phase: int, warn: Callable[[str], None]) -> None:
-    with _ONE_STARTS, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        method.start(learner, lesson, phase)
-    for warning in caught:
-        warn(str(warning.message))

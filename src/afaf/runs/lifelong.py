@@ -21,6 +21,7 @@ from torch import Tensor
 
 from afaf.engine import Engine, find_engine
 from afaf.engine.lanes import GATE
+from afaf.engine.precision import PRECISION
 from afaf.engine.report import EpochReport, OnEpoch
 from afaf.errors import CapacityError, ConfigError, DataError, FileError
 from afaf.learning.feed import Feed
@@ -301,7 +302,7 @@ class Lifelong:
         if with_negatives:
             made = made_negatives(train.images, learner.seed, task)
             parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
-        lesson = Lesson(task, tuple(ids.values()), Feed(parts, device, learner.network.dtype))
+        lesson = Lesson(task, tuple(ids.values()), Feed(parts, device, learner.network.dtype), progress.warned)
         engine = Cooling(find_engine(config.run.engine, device, config.run.precision))
         epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
         progress.began(task, new, epochs)
@@ -315,8 +316,8 @@ class Lifelong:
             plan.loss = self._loss(plan, train, with_negatives) or plan.loss
 
         try:
-            with GATE.inside(), suitable_threads(self.spec, config.learn.batch_size):
-                learn_lesson(learner, method, engine, lesson, after_epoch, progress.warned, adjust=adjust)
+            with PRECISION.set(config.run.precision, device), GATE.inside(), suitable_threads(self.spec, config.learn.batch_size):
+                learn_lesson(learner, method, engine, lesson, after_epoch, adjust=adjust)
         except CapacityError as error:
             raise CapacityError(f"the model is full: {error}. Or begin a new model with a larger max_tasks") from None
         life.labels.append(new)

@@ -14,6 +14,7 @@ import torch
 
 from afaf.engine import find_engine
 from afaf.engine.lanes import GATE
+from afaf.engine.precision import PRECISION
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.costs import Costs, predict_costs
@@ -268,7 +269,8 @@ class Run:
         self._started = self._learning = time.perf_counter()
 
     def carry_out(self) -> Results:
-        with GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
+        precision = PRECISION.set(self.config.run.precision, self.device)
+        with precision, GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
             return self._carry_out()
 
     def go_on_from(self, restored: Restored) -> None:
@@ -299,8 +301,9 @@ class Run:
 
     def learn_task(self, number: int) -> float:
         """Learn one task, and say how well the model does on it when the task is known."""
-        self._learn((number,))
-        return self._score(self.stream[number - 1]).task_il
+        with PRECISION.set(self.config.run.precision, self.device), GATE.inside():
+            self._learn((number,))
+            return self._score(self.stream[number - 1]).task_il
 
     def _learn(self, numbers: tuple[int, ...]) -> None:
         """Learn a lesson, or what is left of it."""
@@ -309,8 +312,8 @@ class Run:
         self.listener.lesson_started(numbers, tuple(name for task in tasks for name in task.class_names))
         self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
-        lesson = Lesson(numbers[-1], classes, feed)
-        learn_lesson(self.learner, self.method, self.engine, lesson, self._after_epoch, self._warn, self.position)
+        lesson = Lesson(numbers[-1], classes, feed, self._warn)
+        learn_lesson(self.learner, self.method, self.engine, lesson, self._after_epoch, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
         self._warn_if_not_learned(lesson)
 

@@ -7,8 +7,7 @@ the ledger; nothing is written before the whole sub-network is known to fit.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +18,6 @@ from afaf.network.ledger import Allocation, ClassAllocation, Ledger, Neurons
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import generator
 from afaf.subnets.sizes import Sizes, share
-
-
-class CapacityWarning(UserWarning):
-    """Fewer free neurons than asked for: the task gets what is left."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,7 @@ class Request:
     task: int
     classes: Sequence[int]
     seed: int
+    warn: Callable[[str], None]  # told where a task gets less than was asked for
 
     def draw(self, *purpose: str | int) -> torch.Generator:
         return generator(self.seed, "allocate", self.task, *purpose)
@@ -127,11 +123,7 @@ def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = N
             f"lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
         )
     if len(free) < count:
-        warnings.warn(
-            f"task {request.task}: layer '{name}' has {len(free)} free neurons, {count} were asked for; the task gets those",
-            CapacityWarning,
-            stacklevel=2,
-        )
+        request.warn(f"task {request.task}: layer '{name}' has {len(free)} free neurons, {count} were asked for; the task gets those")
     drawn = torch.randperm(len(free), generator=request.draw("free neurons", l))[:count]
     return torch.sort(free[drawn]).values
 

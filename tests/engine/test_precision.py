@@ -1,0 +1,56 @@
+"""Whether products may be rounded is a setting of the whole process. These flags can be set without a GPU."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from afaf.engine.precision import FLAGS, PRECISION
+
+CUDA = torch.device("cuda")
+
+
+def flags() -> list[bool]:
+    return [getattr(where, flag) for where, flag in FLAGS]
+
+
+def test_flags_are_set_for_a_run_and_left_as_they_were() -> None:
+    before = flags()
+    with PRECISION.set("fp32", CUDA):
+        assert flags() == [False, False, False, True]
+        with PRECISION.set("fp32", CUDA):
+            pass
+        assert flags() == [False, False, False, True]
+    assert flags() == before
+    with PRECISION.set("bf16", CUDA):
+        assert flags() == [True, True, False, True]
+    assert flags() == before
+
+
+def test_a_run_of_another_precision_waits_and_one_of_the_same_does_not() -> None:
+    entered, other_entered, leave, found = threading.Event(), threading.Event(), threading.Event(), list[list[bool]]()
+
+    def same() -> None:
+        with PRECISION.set("bf16", CUDA):  # rounds as tf32 does
+            entered.set()
+            leave.wait(10)
+
+    def other() -> None:
+        with PRECISION.set("fp32", CUDA):
+            found.append(flags())
+            other_entered.set()
+
+    threads = [threading.Thread(target=work) for work in (same, other)]
+    before = flags()
+    with PRECISION.set("tf32", CUDA):
+        for thread in threads:
+            thread.start()
+        assert entered.wait(10)
+        assert not other_entered.wait(0.1)
+    assert not other_entered.wait(0.1)  # `same` is still inside
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert found == [[False, False, False, True]]
+    assert flags() == before
