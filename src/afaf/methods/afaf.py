@@ -54,6 +54,10 @@ class AFAF(SpaceNet[AFAFOptions]):
         check_percent("method.candidate_share", options.candidate_share)
         super().check(spec, outline)
 
+    def late_options(self) -> tuple[int, frozenset[str]]:
+        """How a task reuses is of no matter until one does."""
+        return self.options.first_reuse, frozenset({"l_reuse", "candidates", "candidate_share", "candidates_in_last_hidden"})
+
     def first_new(self, spec: NetworkSpec, task: int) -> int:
         return self.options.l_reuse if task >= self.options.first_reuse else 1
 

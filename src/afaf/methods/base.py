@@ -97,6 +97,10 @@ class Method(Generic[O]):
         """Which tasks (numbered from 1) are learned together, in order."""
         return [(task,) for task in range(1, n_tasks + 1)]
 
+    def late_options(self) -> tuple[int, frozenset[str]]:
+        """A task, and the options that make no difference to what is learned before it: runs that differ in them alone share that."""
+        return 1, frozenset()
+
     def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
         raise NotImplementedError
 

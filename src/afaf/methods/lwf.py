@@ -34,6 +34,10 @@ class LwF(StrengthMethod[LwFOptions]):
     )
     tradeoff_from = 10.0
 
+    def late_options(self) -> tuple[int, frozenset[str]]:
+        task, late = super().late_options()
+        return task, late | {"temperature"}
+
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         super().check(spec, outline)
         if not self.options.temperature > 0:

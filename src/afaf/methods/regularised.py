@@ -51,6 +51,10 @@ class PenaltyMethod(StrengthMethod[P]):
             return "tuned-per-sample"
         return super().strength_name()
 
+    def late_options(self) -> tuple[int, frozenset[str]]:
+        task, late = super().late_options()
+        return task, late | {"penalty"}
+
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         super().check(spec, outline)
         if self.options.estimator == "per-sample" and self.options.strength == "paper":

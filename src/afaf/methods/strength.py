@@ -50,6 +50,10 @@ class StrengthMethod(DenseMethod[W]):
             chosen = self.options.strengths[self.strength_name()]
         return chosen
 
+    def late_options(self) -> tuple[int, frozenset[str]]:
+        """The first task has no past to hold on to."""
+        return 2, frozenset({"strength", "strengths"})
+
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         super().check(spec, outline)
         if not 0 <= self.strength < float("inf"):

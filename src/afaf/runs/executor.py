@@ -16,6 +16,7 @@ import torch
 
 from afaf.engine.report import EpochReport
 from afaf.errors import StoppedError
+from afaf.runs.beginnings import Beginnings
 from afaf.runs.device import find_device
 from afaf.runs.results import Results
 from afaf.runs.resume import run_or_resume
@@ -56,9 +57,12 @@ class Watch:
 
 
 class Executor(Protocol):
-    """Carries out jobs. They are taken from `jobs` one by one as there is room, so that the iterator may decide late what comes next."""
+    """Carries out jobs. They are taken from `jobs` one by one as there is room, so that the iterator may decide late what comes next.
 
-    def carry_out(self, jobs: Iterable[Job], watch: Watch) -> None: ...
+    None instead of a job says that the next one needs what a job in progress will give: it is asked for again a little later.
+    """
+
+    def carry_out(self, jobs: Iterable[Job | None], watch: Watch) -> None: ...
 
 
 class Stopped(Exception):
@@ -85,6 +89,7 @@ class LocalExecutor:
         self.data = data
         self.jobs_at_once = jobs_at_once or SIDE_BY_SIDE.get(self.device.type, 1)
         self.deadline, self.stop = deadline, stop or Stop()
+        self.beginnings: Beginnings | None = None  # that runs without a folder share
         self._stop = threading.Event()
         self._telling, self._opening = threading.Lock(), threading.Lock()
         self._streams: dict[str, Stream] = {}
@@ -94,11 +99,11 @@ class LocalExecutor:
     def stopping(self) -> bool:
         return self._stop.is_set() or (self.deadline is not None and time.monotonic() >= self.deadline)
 
-    def carry_out(self, jobs: Iterable[Job], watch: Watch) -> None:
+    def carry_out(self, jobs: Iterable[Job | None], watch: Watch) -> None:
         self._stop.clear()
         left = iter(jobs)
         if self.jobs_at_once == 1:
-            for job in left:
+            for job in filter(None, left):
                 if self.stopping or self.stop.asked:
                     return
                 self._do(job, watch)
@@ -112,7 +117,7 @@ class LocalExecutor:
                 self._stop.set()
                 raise
 
-    def _keep_busy(self, threads: ThreadPoolExecutor, left: Iterator[Job], watch: Watch) -> None:
+    def _keep_busy(self, threads: ThreadPoolExecutor, left: Iterator[Job | None], watch: Watch) -> None:
         """As many jobs in progress as there is room for; the next is asked for when one has ended."""
         running: set[Future[None]] = set()
         while True:
@@ -153,7 +158,7 @@ class LocalExecutor:
         given |= {"data": self.data, "listener": listener, "stop": self.stop}
         if job.resume and job.out is not None:
             return run_or_resume(stream, job.method, out=job.out, **given)
-        return run(stream, job.method, out=job.out, **given)
+        return run(stream, job.method, out=job.out, beginnings=self.beginnings, **given)
 
     def stream_of(self, job: Job) -> Stream:
         """The data a job learns from, loaded once."""

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from afaf.engine import find_engine
-from afaf.errors import CapacityError, DivergedError
+from afaf.errors import AfafError, CapacityError, DivergedError
+from afaf.runs.beginnings import Beginnings, Shared, shared_by
 from afaf.runs.config import RunSettings
 from afaf.runs.device import device_name
 from afaf.runs.executor import Job, LocalExecutor, Watch
@@ -18,8 +19,9 @@ from afaf.runs.experiments import Experiment, Planned
 from afaf.runs.keep import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results, Row
-from afaf.runs.runner import Listener, costs
+from afaf.runs.runner import Listener, costs, set_up, settings_table
 from afaf.runs.store import Key, Line, Store
+from afaf.streams.benchmarks import outline_of
 
 COSTS = (
     "params_ratio",
@@ -34,21 +36,25 @@ HOW = ("run.engine", "run.precision")  # settings that say how a run is computed
 
 
 class Expectation:
-    """How long runs take, from those of the same stream and method on the same device, as many at once; else from similar ones."""
+    """How long runs take, from those of the same stream and method on the same device, as many at once; else from similar ones.
+
+    Those that go on from a shared beginning are shorter.
+    """
 
     def __init__(self, lines: Mapping[Key, Line], device: str, jobs_at_once: int):
         self.seconds: dict[tuple[str, ...], list[float]] = {}
         for line in lines.values():
-            if line.get("device") == device and line.get("jobs_at_once") == jobs_at_once and line.get("seconds"):
+            alike = line.get("device") == device and line.get("jobs_at_once") == jobs_at_once
+            if alike and line.get("seconds") and not line.get("shared_tasks"):
                 self.learn(line["stream"], line["method"], line["seconds"])
 
-    def learn(self, stream: str, method: str, seconds: float) -> None:
-        for known_as in ((stream, method), (stream,), ()):
+    def learn(self, stream: str, method: str, seconds: float, begun: bool = False) -> None:
+        for known_as in ((stream, method, "begun"),) if begun else ((stream, method), (stream,), ()):
             self.seconds.setdefault(known_as, []).append(seconds)
 
-    def of(self, run: Planned) -> float | None:
+    def of(self, run: Planned, begun: bool = False) -> float | None:
         """Seconds to expect; None where nothing is known."""
-        same = self.seconds.get((run.stream, run.method))
+        same = (self.seconds.get((run.stream, run.method, "begun")) if begun else None) or self.seconds.get((run.stream, run.method))
         if same:
             return max(same)
         similar = self.seconds.get((run.stream,)) or self.seconds.get(())
@@ -87,6 +93,9 @@ class Reproduction(Watch):
         self.about = {"commit": commit(), **versions()}
         self.how: dict[str, Any] = {}
         self.left = list(self.missing)
+        self.shared: dict[Key, Shared | None] = {}
+        self.beginnings = Beginnings(())
+        self.begun: set[Key] = set()  # runs that went on from a beginning another run had learned
         self.running: dict[Hashable, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
         self.errors: list[tuple[Planned, Exception]] = []
@@ -94,6 +103,8 @@ class Reproduction(Watch):
     def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
         """Do what is missing, as far as the time goes; `how` are settings of `HOW`."""
         self.how = dict(how or {})
+        self.shared = {run.key: self._shared_by(run) for run in self.missing}
+        self.executor.beginnings = self.beginnings = Beginnings(self.shared.values())
         self.progress.planned(self.missing, self.already)
         self.executor.carry_out(self._next_jobs(), self)
 
@@ -103,26 +114,54 @@ class Reproduction(Watch):
         lines = self.store.read()
         return sum(run.done(lines) for run in self.missing)
 
-    def _next_jobs(self) -> Iterator[Job]:
-        """The first run left that is expected to end in time; one of unknown length is tried."""
+    def _next_jobs(self) -> Iterator[Job | None]:
+        """The first run left that is expected to end in time and need not wait; one of unknown length is tried."""
         while self.left:
-            run = next((run for run in self.left if self._fits(run)), None)
-            if run is None:
+            fitting = [run for run in self.left if self._fits(run)]
+            if not fitting:
                 return
+            run = next((run for run in fitting if not self._waits(run)), None)
+            if run is None:
+                yield None
+                continue
             self.left.remove(run)
+            if self._known(run):
+                self.begun.add(run.key)
             self.running[run.key] = (run, time.monotonic())
             yield Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, tag=run.key)
 
     def _fits(self, run: Planned) -> bool:
-        expected, deadline = self.expectation.of(run), self.executor.deadline
+        expected, deadline = self._expected(run), self.executor.deadline
         return deadline is None or time.monotonic() + (expected or 0) < deadline
+
+    def _expected(self, run: Planned) -> float | None:
+        return self.expectation.of(run, run.key in self.begun or self._known(run))
+
+    def _shared_by(self, run: Planned) -> Shared | None:
+        outline = outline_of(run.stream)
+        try:
+            setup = set_up(outline, run.method, *settings_table(None, {**run.settings, **self.how}))
+        except AfafError:  # an outcome, which the run itself will meet
+            return None
+        return shared_by(setup.method, setup.config, outline.name, len(outline), run.seed)
+
+    def _known(self, run: Planned) -> bool:
+        """Whether the beginning that a run shares has been learned."""
+        shared = self.shared[run.key]
+        return shared is not None and shared in self.beginnings
+
+    def _waits(self, run: Planned) -> bool:
+        """Whether a run in progress is learning the beginning that this one shares."""
+        shared = self.shared[run.key]
+        others = [other for other, _ in list(self.running.values())]
+        return shared is not None and not self._known(run) and any(self.shared[other.key] == shared for other in others)
 
     @property
     def seconds_left(self) -> float | None:
         """How long the rest will take, shared out over the runs side by side."""
-        rest = [self.expectation.of(run) for run in self.left]
-        for run, since in self.running.values():
-            expected = self.expectation.of(run)
+        rest = [self._expected(run) for run in list(self.left)]
+        for run, since in list(self.running.values()):
+            expected = self._expected(run)
             rest.append(None if expected is None else max(0.0, expected - (time.monotonic() - since)))
         if any(seconds is None for seconds in rest):
             return None
@@ -159,6 +198,7 @@ class Reproduction(Watch):
 
     def stopped(self, job: Job) -> None:
         run, _ = self.running.pop(job.tag)
+        self.begun.discard(run.key)
         self.left.insert(0, run)
         self.progress.stopped(run)
 
@@ -166,7 +206,7 @@ class Reproduction(Watch):
         self.store.append(run.experiment, line)
         self.done.append(run)
         if seconds is not None:
-            self.expectation.learn(run.stream, run.method, seconds)
+            self.expectation.learn(run.stream, run.method, seconds, run.key in self.begun)
         self.progress.finished(run, line, self.seconds_left)
 
     def _line(self, run: Planned, job: Job, results: Results) -> Line:
@@ -188,6 +228,9 @@ class Reproduction(Watch):
         if run.keep and results.model is not None:
             stream = self.executor.stream_of(job)
             line["kept"] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
+        shared = self.shared[run.key]
+        if shared is not None and run.key in self.begun:
+            line["shared_tasks"] = shared.lessons  # learned by another run, whose time they took is counted here, too
         if results.warnings:
             line["warnings"] = results.warnings
         return {**line, **self._where(job, results.seconds)}

@@ -29,6 +29,7 @@ from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import check_seed
+from afaf.runs.beginnings import Beginnings, shared_by
 from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
@@ -135,12 +136,13 @@ def run(
     data: str | Path | None = None,
     listener: Listener | None = None,
     stop: Stop | None = None,
+    beginnings: Beginnings | None = None,
 ) -> Results:
     """Learn a stream with a method.
 
     `stream` is a name (`afaf streams`) or a `Stream`; `settings` are single values such as {"learn.epochs": 5}; `config` is a TOML file.
     With `out` the run leaves a folder there: configuration, log, checkpoints, results and model. Once `stop` is asked, the run finishes
-    its epoch, is saved, and ends in a `StoppedError`.
+    its epoch, is saved, and ends in a `StoppedError`. A run without a folder may share its beginning with others.
     """
     method, tables = check_typed(stream, method, config, settings)
     if out is not None:
@@ -151,7 +153,7 @@ def run(
     setup = set_up(opened.outline, method, *tables)
     opened = as_configured(opened, setup.config)
     if out is None:
-        return Run(opened, setup, seed, where, None, listener or Listener(), stop).carry_out()
+        return Run(opened, setup, seed, where, None, listener or Listener(), stop, beginnings).carry_out()
     with RunFolder.create(Path(out)) as folder:
         folder.write_json("config.json", about_run(opened, stream, data, setup, seed, where))
         return Run(opened, setup, seed, where, folder, listener or Listener(), stop).carry_out()
@@ -254,6 +256,7 @@ class Run:
         folder: RunFolder | None,
         listener: Listener,
         stop: Stop | None = None,
+        beginnings: Beginnings | None = None,
     ):
         self.stream, self.setup, self.seed, self.device = stream, setup, seed, device
         self.method, self.config = setup.method, setup.config
@@ -266,6 +269,8 @@ class Run:
         self.progress = Progress.fresh(len(stream))
         self.position = Position()
         self.checkpoints = None if folder is None else Checkpoints(folder, self.config.run.checkpoint)
+        self.beginnings = beginnings
+        self.shared = None if beginnings is None else shared_by(self.method, self.config, stream.name, len(stream), seed)
         self._started = self._learning = time.perf_counter()
 
     def carry_out(self) -> Results:
@@ -278,6 +283,7 @@ class Run:
         self.learner, self.position, self.progress = restored.learner, restored.position, restored.progress
 
     def _carry_out(self) -> Results:
+        self._take_shared_beginning()
         self._started = time.perf_counter() - self.progress.seconds
         lessons = self.method.lessons(len(self.stream))
         self.listener.run_started(self.stream.outline, self.method.name, self.seed, self.config.learn.epochs)
@@ -290,6 +296,12 @@ class Run:
             self._judge(tasks)
             self._lesson_ended()
         return self._finish()
+
+    def _take_shared_beginning(self) -> None:
+        beginning = self.beginnings.take(self.shared) if self.beginnings is not None and self.shared is not None else None
+        if beginning is not None and self.shared is not None:
+            self.learner, self.progress = beginning.again(len(self.stream), self.device)
+            self.position = Position(self.shared.lessons)
 
     def _finish(self) -> Results:
         results = self._results()
@@ -337,9 +349,11 @@ class Run:
     def _lesson_ended(self) -> None:
         """Checkpoint the run between two lessons, and stop there if asked to."""
         self.position = Position(self.position.lesson + 1)
+        self.progress.seconds = time.perf_counter() - self._started
         if self.checkpoints is not None:
-            self.progress.seconds = time.perf_counter() - self._started
             self.checkpoints.save_whole(self.learner, self.position, self.progress)
+        if self.beginnings is not None and self.shared is not None and self.position.lesson == self.shared.lessons:
+            self.beginnings.leave(self.shared, self.learner, self.progress)
         if self.stop.asked and self.position.lesson < len(self.method.lessons(len(self.stream))):
             self._stop()
 
