@@ -21,6 +21,7 @@ from afaf.streams.tasks import Preparation, Split
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RATE, KEY = 0.2, (12345, -777)
+HALF = [torch.bfloat16] if DEVICE == "cuda" else []  # whose products the interpreter gets wrong
 
 
 def random(*shape: int) -> Tensor:
@@ -85,20 +86,23 @@ def test_what_is_not_a_number_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize(("channels", "maps"), [(3, 20), (1, 40)])
-def test_the_first_layer_looks_at_images(channels: int, maps: int) -> None:
-    images, weight = random(5, channels, 9, 8), by_block(random(maps, channels, 9)).requires_grad_()
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_the_first_layer_looks_at_images(channels: int, maps: int, dtype: torch.dtype) -> None:
+    images, weight = random(5, channels, 9, 8).to(dtype).float(), by_block(random(maps, channels, 9).to(dtype).float()).requires_grad_()
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
     bias, passes = random(maps).requires_grad_(), some(maps)
     expected = F.relu(F.conv2d(images, weight.reshape(maps, channels, 3, 3), bias)).permute(0, 2, 3, 1)
-    above = random(*expected.shape)
-    expected.backward(above)
+    above = random(*expected.shape).to(dtype)
+    expected.backward(above.float())
     assert weight.grad is not None
     assert bias.grad is not None
     assert kernels.can_look(images, weight)
-    h = kernels.look(images, weight.detach(), bias.detach())
-    weights, biases = kernels.look_back(images, weight.detach(), above, h, passes)
-    assert torch.allclose(h, expected, atol=1e-4)
-    assert torch.allclose(weights, weight.grad * passes[:, None, None], rtol=1e-3, atol=1e-3)
-    assert torch.allclose(biases, bias.grad * passes, rtol=1e-3, atol=1e-3)
+    shadow = weight.detach().to(dtype)
+    h = kernels.look(images.to(dtype), shadow, bias.detach())
+    weights, biases = kernels.look_back(images.to(dtype), shadow, above, h, passes)
+    assert torch.allclose(h.float(), expected, **close)
+    assert torch.allclose(weights, weight.grad * passes[:, None, None], **close)
+    assert torch.allclose(biases, bias.grad * passes, **close)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -142,6 +146,34 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
     assert torch.allclose(shadow.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
     assert torch.allclose(connections, expected_connections, atol=1e-5)
     assert torch.allclose(history, expected_history, atol=1e-5)
+
+
+@pytest.mark.parametrize("proximal", [False, True])
+@pytest.mark.parametrize("inputs_last", [False, True])
+def test_weights_held_by_springs(proximal: bool, inputs_last: bool) -> None:
+    """More weights than a tile holds; the gradient lies otherwise in memory than they do."""
+    shape, lr, strength, scale = (30, 20, 9), 0.1, 3.0, torch.tensor(0.5, device=DEVICE)
+    weight, importance, anchor = random(*shape), random(*shape).square(), random(20, 30, 9).transpose(0, 1).contiguous()
+    if inputs_last:
+        weight, importance, anchor = by_block(weight), by_block(importance), by_block(anchor)
+    gradient, shadow = random(9, 20, 30).permute(2, 1, 0), torch.zeros_like(weight)
+    leaf = weight.clone().requires_grad_()
+    energy = strength / 2 * (importance * (leaf - anchor).square()).sum()
+    energy.backward()
+    assert leaf.grad is not None
+    whole = gradient if proximal else gradient + leaf.grad
+    expected = weight - lr * scale * whole
+    if proximal:
+        pull = lr * strength * importance
+        expected = (expected + pull * anchor) / (1 + pull)
+    held = kernels.Held(strength, importance, anchor, proximal)
+    square, found = kernels.tension(gradient, weight, held)
+    assert torch.allclose(square, whole.square().sum(), rtol=1e-4)
+    assert torch.allclose(found, torch.zeros_like(found) if proximal else energy.detach(), rtol=1e-4)
+    assert torch.allclose(kernels.tension(gradient, weight, None)[0], gradient.square().sum(), rtol=1e-4)
+    kernels.move_held(weight, shadow, gradient, held, lr, scale)
+    assert torch.allclose(weight, expected, atol=1e-5)
+    assert torch.equal(shadow, weight)
 
 
 @pytest.mark.parametrize("images", [70, 16])

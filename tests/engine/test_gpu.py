@@ -54,6 +54,17 @@ def test_every_method_is_the_reference_step_by_step(method: str) -> None:
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["finetune", "joint", "isolated", "ridge", "spacenet", "afaf", "ewc", "mas", "lwf", "packnet"])
+@pytest.mark.parametrize("network", ["mlp", "small-cnn"])
+def test_every_method_learns_in_half_precision(method: str, network: str) -> None:
+    sparse = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
+    more = {"network.name": network, **sparse}
+    half, whole = (run("graphed", precision, method, **more) for precision in ("bf16", "fp32"))
+    assert half.acc_task_il is not None
+    assert whole.acc_task_il is not None
+    assert abs(half.acc_task_il - whole.acc_task_il) < 15
+
+
 def test_seeds_side_by_side_are_the_seeds_alone() -> None:
     """Threads of one process, each with a stream of its own: bit for bit what each gives by itself, even beside another precision."""
     runs = [("bf16", seed) for seed in range(4)] + [("fp32", 0)]

@@ -182,10 +182,11 @@ class Trunk:
         self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
         if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
             everything = torch.arange(len(feed), device=feed.device)
-            first = self._lower(work, everything[:1])
+            first = neurons_last(self._lower(work, everything[:1]))
             if first.numel() * first.element_size() * len(feed) <= cache_bytes:
-                parts = [self._lower(work, part) for part in everything.split(self.batch_size)]
-                self.cached = torch.cat([neurons_last(part) for part in parts])
+                self.cached = first.new_empty(len(feed), *first.shape[1:])
+                for place, part in zip(self.cached.split(self.batch_size), everything.split(self.batch_size), strict=True):
+                    place.copy_(neurons_last(self._lower(work, part)))
 
     def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""

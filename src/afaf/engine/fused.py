@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from afaf.engine.compact import neurons_last
 from afaf.engine.kernels import (
     Court,
     Draw,
+    Held,
     Move,
     activate,
     add_up,
@@ -35,6 +36,8 @@ from afaf.engine.kernels import (
     look,
     look_back,
     move_bias,
+    move_held,
+    tension,
     update,
     update_listed,
 )
@@ -42,12 +45,14 @@ from afaf.engine.lanes import Beside
 from afaf.engine.standing import Standing
 from afaf.engine.step import Workspace, clip_scale, silenced
 from afaf.learning.feed import Feed, Moment
-from afaf.learning.losses import CrossEntropy, Total
-from afaf.learning.quadratic import Springs
+from afaf.learning.losses import CrossEntropy, Total, total
+from afaf.learning.plan import Loss, Step
+from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, Springs
 from afaf.network.forward import Norm, Observer, Parameters, Training, forward
 from afaf.network.spec import Connections, Operation
 
 MOST_CLASSES = 128  # that one tile of logits holds
+S = TypeVar("S", bound=Springs)
 LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
 
 
@@ -236,6 +241,19 @@ class Fused(Training):
         return h.flatten(1) if h.shape[1:3] == (1, 1) and z.shape[1:3] == (1, 1) else h.permute(0, 3, 1, 2)
 
 
+def taken_apart(loss: Loss) -> tuple[Loss, QuadraticPenalty | None]:
+    """A loss without its springs, and these."""
+    if not isinstance(loss, Total):
+        return loss, None
+    springs = [term for term in loss.terms if isinstance(term, QuadraticPenalty)]
+    others = [term for term in loss.terms if not isinstance(term, QuadraticPenalty)]
+    return (total(*others), springs[0]) if len(springs) == 1 and others else (loss, None)
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith("weight/")
+
+
 FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("relu", "pool"), ("relu", "dropout", "pool"))
 
 
@@ -259,7 +277,10 @@ class Shadowed(Workspace):
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
     listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> numbers of the task's connections, where only they are touched
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
-    court: Court | None = None  # where the loss is cross-entropy and nothing else
+    held: dict[int, Held] = field(default_factory=dict)  # l of W_l -> the springs on its weights, where the kernels see to them
+    energy: Tensor | None = None  # what these add to the loss of the present step
+    court: Court | None = None  # where the loss is cross-entropy, and perhaps springs
+    springs: QuadraticPenalty | None = None  # on biases and norms, beside the court
     beside: Beside | None = None
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present moment
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
@@ -274,8 +295,9 @@ class Shadowed(Workspace):
         here.parameters = Parameters(weights, work.parameters.biases, work.parameters.norms)
         here.importance.connections = [here.laid_out(l, c) for l, c in enumerate(work.importance.connections, 1)]
         here.moving = {l: here.laid_out(l, mask) for l, mask in work.moving.items()}
-        here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
+        here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
+        here._hold_weights()
         here.shadows = [w.to(dtype, copy=True) for w in weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
@@ -300,11 +322,35 @@ class Shadowed(Workspace):
             return Total(tuple(self._laid_out_springs(term) for term in part.terms))
         return part.laid_out(self.laid_out) if isinstance(part, Springs) else part
 
+    def _hold_weights(self) -> None:
+        """Let the kernels that move weights see to the springs on them, instead of the loss or a step after the step."""
+        plan = self.plan
+        rest, penalty = taken_apart(plan.loss)
+        if plan.clip is None or plan.importance:
+            return
+        if isinstance(plan.after_step, ProximalStep):
+            self.plan = replace(plan, after_step=self._hold(plan.after_step, proximal=True))
+        elif penalty is not None:
+            self.plan = replace(plan, loss=total(rest, self._hold(penalty, proximal=False)))
+
+    def _hold(self, springs: S, *, proximal: bool) -> S:
+        """Hold the weights that may all move; returns the other springs."""
+        for name in filter(_is_weight, springs.importance):
+            l = int(name.split("/")[1])
+            if self.all_move.get(l):
+                self.held[l] = Held(springs.strength, springs.importance[name], springs.anchor[name], proximal)
+        taken = {f"weight/{l}" for l in self.held}
+        return springs.only(lambda name: name not in taken)
+
     def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
         """Let cross-entropy be computed by its own kernel, which notes losses and right answers by step."""
-        loss, rows = self.plan.loss, self.spec.n_classes
+        loss, springs = taken_apart(self.plan.loss)
+        rows = self.spec.n_classes
         if type(loss) is not CrossEntropy or loss.outputs != self.plan.outputs or rows > MOST_CLASSES:
             return
+        if springs is not None and (self.plan.clip is None or any(_is_weight(name) for name in springs.importance)):
+            return
+        self.springs = springs
         device = losses.device
         there = torch.arange(rows, device=device) if self.rows is None else self.rows
         place = torch.full((rows,), -1, dtype=torch.int32, device=device)
@@ -317,16 +363,23 @@ class Shadowed(Workspace):
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         if self.court is None or not isinstance(mode, Fused):
-            return super().take_step(h, labels, mode)
+            judged = super().take_step(h, labels, mode)
+            return judged if judged is None or self.energy is None else (judged[0] + self.energy, judged[1])
         live = self.leaves()
         read = silenced(self.as_read(live), self)
         way = None if self.beside is None else self._backward(self.beside)
         z = forward(self.spec, read, h, mode=replace(mode, bare=True, backward=way), first=self.entry)
-        judged: Tensor = Judge.apply(z, live.biases[-1], labels, self.court)  # type: ignore[no-untyped-call]
-        judged.backward(judged.detach())  # what is passed has no value, either
+        verdict: Tensor = Judge.apply(z, live.biases[-1], labels, self.court)  # type: ignore[no-untyped-call]
+        verdict.backward(verdict.detach())  # what is passed has no value, either
         if self.beside is not None:
             self.beside.join()
+        pulled = None if self.springs is None else self.springs(Step(h, labels, z, live))
+        if pulled is not None:
+            pulled.backward()
         self.update(live)
+        for more in (pulled, self.energy):
+            if more is not None:
+                self.court.losses.index_add_(0, self.court.step, more.detach().reshape(1))
         return None
 
     def _backward(self, beside: Beside) -> Backward | None:
@@ -416,13 +469,16 @@ class Shadowed(Workspace):
             torch._foreach_sub_(tensors, gradients, alpha=plan.lr)
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
-            self._cast_shadows()
+            if not self.held:
+                self._cast_shadows()
 
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
         """Move W_l, its shadow and its importance; `more` is the gradient of what the loss says about the weights themselves."""
         weight, shadow = self.parameters.weights[l - 1], self.shadows[l - 1]
-        if l in self.listed and more is None and scale is None:
+        if l in self.held and scale is not None:
+            move_held(weight, shadow, gradient, self.held[l], self.plan.lr, scale)
+        elif l in self.listed and more is None and scale is None:
             update_listed(self.listed[l], weight, shadow, gradient, self.plan.lr, self._importance(l))
         else:
             update(weight, shadow, gradient, more, self.moving[l], self.plan.lr, scale, self._importance(l))
@@ -442,13 +498,20 @@ class Shadowed(Workspace):
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""
         if self.plan.clip is None:
             return None
-        gradients = [tensor.grad * mask for tensor, mask in self.small_moves(live) if tensor.grad is not None]
+        norms = [(tensor.grad * mask).norm() for tensor, mask in self.small_moves(live) if tensor.grad is not None]
+        energies = []
         for l, mask in self.moving.items():
             gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
-            if gradient is not None:
-                whole = gradient if more is None else gradient + more
-                gradients.append(whole if self.all_move[l] else whole * mask)
-        return clip_scale(gradients, self.plan.clip)
+            if gradient is None:
+                continue
+            if self.all_move[l] and more is None:
+                square, energy = tension(gradient, self.parameters.weights[l - 1], self.held.get(l))
+                norms.append(square.sqrt())
+                energies.append(energy)
+            else:
+                norms.append(((gradient if more is None else gradient + more) * mask).norm())
+        self.energy = torch.stack(energies).sum() if any(not held.proximal for held in self.held.values()) else None
+        return clip_scale(norms, self.plan.clip)
 
     def settle(self, steps: int) -> None:
         """An epoch ends: what neurons gained in it is the history of their outgoing connections.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,9 @@ from afaf.engine.step import Workspace
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
+
+# PyTorch's own threads, which carry out a backward pass, note that they set up CUDA when they first multiply: nothing a user could mend.
+warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context", UserWarning)
 
 STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
 

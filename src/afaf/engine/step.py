@@ -99,7 +99,7 @@ class Workspace:
         moves = [(live.weights[l - 1], mask, l) for l, mask in self.moving.items()]
         moves += [(tensor, mask, 0) for tensor, mask in self.small_moves(live)]
         gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for tensor, mask, _ in moves]
-        scale = clip_scale([gradient for gradient in gradients if gradient is not None], plan.clip)
+        scale = None if plan.clip is None else clip_scale([gradient.norm() for gradient in gradients if gradient is not None], plan.clip)
         for (tensor, _, l), gradient in zip(moves, gradients, strict=True):
             if gradient is None:
                 continue
@@ -157,9 +157,6 @@ def silenced(live: Parameters, work: Workspace) -> Parameters:
     return Parameters([*live.weights[:-1], weight], live.biases, live.norms)
 
 
-def clip_scale(gradients: list[Tensor], largest: float | None) -> Tensor | None:
-    """What the whole gradient is to be multiplied with, so that its norm is not above the largest allowed."""
-    if largest is None or not gradients:
-        return None
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return torch.clamp(largest / (norm + 1e-6), max=1.0)
+def clip_scale(norms: list[Tensor], largest: float) -> Tensor:
+    """What the whole gradient is to be multiplied with, so that its norm is not above the largest allowed; `norms` are its parts'."""
+    return torch.clamp(largest / (torch.stack(norms).norm() + 1e-6), max=1.0)

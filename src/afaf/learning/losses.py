@@ -60,7 +60,8 @@ def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, output
 
     def loss(step: Step) -> Tensor:
         with torch.no_grad():
-            target = F.softmax(forward(spec, teacher, step.images)[:, columns] / temperature, 1)
+            images = step.images.to(teacher.biases[0].dtype)  # an engine may see them less precisely
+            target = F.softmax(forward(spec, teacher, images)[:, columns] / temperature, 1)
         return strength * F.cross_entropy(step.logits[:, columns] / temperature, target)
 
     return loss

@@ -36,6 +36,14 @@ class Springs:
 
         return replace(self, importance=weights(self.importance), anchor=weights(self.anchor))
 
+    def only(self, wanted: Callable[[str], bool]) -> Self:
+        """Those on parameters of some names."""
+        return replace(self, importance=_chosen(self.importance, wanted), anchor=_chosen(self.anchor, wanted))
+
+
+def _chosen(named: Named, wanted: Callable[[str], bool]) -> Named:
+    return {name: tensor for name, tensor in named.items() if wanted(name)}
+
 
 class QuadraticPenalty(Springs):
     """A loss: strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
@@ -53,9 +61,10 @@ class ProximalStep(Springs):
     """
 
     def __call__(self, parameters: Parameters, lr: float) -> None:
-        for name, tensor in protected(parameters).items():
-            pull = lr * self.strength * self.importance[name]
-            tensor.lerp_(self.anchor[name], pull / (1 + pull))
+        held = protected(parameters)
+        for name, importance in self.importance.items():
+            pull = lr * self.strength * importance
+            held[name].lerp_(self.anchor[name], pull / (1 + pull))
 
 
 def merged(terms: Sequence[Term]) -> Term:

@@ -154,6 +154,9 @@ class SpaceNet(Method[S]):
             moving[l] = selected * unfixed[l + 1]
         return moving
 
-    def _rewire(self, learner: Learner, task: int) -> Rewire:
+    def _rewire(self, learner: Learner, task: int) -> Rewire | None:
+        """Drop and grow; nothing where the task has no new connections but the output's."""
         cycle = DropAndGrow(learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=self.options.reset_importance)
+        if not cycle.fields:
+            return None
         return lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from afaf.engine.lanes import GATE
 from afaf.engine.report import EpochReport
 from afaf.errors import StoppedError
 from afaf.runs.beginnings import Beginnings
@@ -24,6 +25,7 @@ from afaf.runs.runner import Listener, method_class, open_with, run, settings_ta
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline, Stream
 
+UNUSED = 0.2  # of a GPU's memory that may be set aside, yet hold nothing, when a run begins
 SIDE_BY_SIDE = {"cuda": 4}  # runs that share a device unless told otherwise; a CPU's cores already share out one run
 
 
@@ -137,6 +139,7 @@ class LocalExecutor:
             listener = watch.started(job)
         try:
             with self._own_stream():
+                self._make_room()
                 results = self._run(job, _Stoppable(listener, self._telling, lambda: self.stopping))
         except (Stopped, StoppedError) as reason:
             with self._telling:
@@ -168,6 +171,15 @@ class LocalExecutor:
             if key not in self._streams:
                 self._streams[key] = open_with(job.stream, tables, self.data)
             return self._streams[key]
+
+    def _make_room(self) -> None:
+        """Give back memory of a GPU that no run holds: what the streams of one thread have set aside is of no use to those of another."""
+        if self.device.type != "cuda":
+            return
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        if unused > torch.cuda.get_device_properties(self.device).total_memory * UNUSED:
+            with GATE.inside(), GATE.alone():
+                torch.cuda.empty_cache()
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:

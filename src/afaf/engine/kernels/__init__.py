@@ -4,11 +4,13 @@ from afaf.engine.kernels.activation import Draw, Move, activate, add_up, deactiv
 from afaf.engine.kernels.images import can_crop, can_look, crops, fetch, look, look_back
 from afaf.engine.kernels.judge import Court, judge
 from afaf.engine.kernels.language import available
+from afaf.engine.kernels.springs import Held, move_held, tension
 from afaf.engine.kernels.weights import learn, update, update_listed
 
 __all__ = [
     "Court",
     "Draw",
+    "Held",
     "Move",
     "activate",
     "add_up",
@@ -23,6 +25,8 @@ __all__ = [
     "look",
     "look_back",
     "move_bias",
+    "move_held",
+    "tension",
     "update",
     "update_listed",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 try:
     import triton
@@ -13,7 +14,7 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["available", "jit", "mix", "rounding", "tl", "triton"]
+__all__ = ["available", "jit", "like", "mix", "rounding", "tl", "triton"]
 
 
 def available(device: torch.device) -> bool:
@@ -29,6 +30,11 @@ def jit(kernel: Callable[..., Any]) -> Any:
 def rounding() -> str:
     """How products of fp32 numbers may be rounded, as Triton calls it."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def like(weight: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor of the same shape in the same order in memory."""
+    return tensor if tensor.stride() == weight.stride() else torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
 
 
 @jit

@@ -6,10 +6,9 @@ Weights are shaped (outputs, inputs, block). In memory either the inputs are nex
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from afaf.engine.kernels.language import jit, rounding, tl, triton
+from afaf.engine.kernels.language import jit, like, rounding, tl, triton
 
 BLOCK, WEIGHTS = 16, 512  # of a tile of weights: of each connection, and altogether
 LISTED = 16  # connections that one program moves
@@ -121,9 +120,9 @@ def update(
     tile = min(max(1, WEIGHTS // height), max(16, triton.next_power_of_2(inputs)))
     connections, history = (weight, weight) if importance is None else importance
     if gradient.stride()[1:] != weight.stride()[1:]:
-        gradient = _like(weight, gradient)
+        gradient = like(weight, gradient)
     _update[(outputs, triton.cdiv(inputs, tile))](
-        weight, shadow, gradient, weight if more is None else _like(weight, more), moving, connections, history,
+        weight, shadow, gradient, weight if more is None else like(weight, more), moving, connections, history,
         weight if scale is None else scale, lr, inputs, to_input, to_weight, gradient.stride(0),
         block, more is not None, moving.shape[2] == block and block > 1, scale is not None, importance is not None, height, tile,
     )  # fmt: skip
@@ -151,8 +150,3 @@ def learn(
         above.contiguous(), h.contiguous(), weight, shadow, moving, connections, history, lr, images, outputs, inputs,
         triton.cdiv(images, IMAGES), importance is not None, rounding(), OUTPUTS, INPUTS, IMAGES,
     )  # fmt: skip
-
-
-def _like(weight: Tensor, tensor: Tensor) -> Tensor:
-    """In the same order in memory."""
-    return tensor if tensor.stride() == weight.stride() else torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
