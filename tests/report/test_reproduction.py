@@ -12,7 +12,7 @@ from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
 from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
-from afaf.report.studies import FIGURES
+from afaf.report.studies import FIGURES, in_common
 from afaf.runs.experiments import Planned, read_experiments
 from afaf.runs.store import Line, Store
 from afaf.streams.benchmarks import outline_of
@@ -81,7 +81,7 @@ def test_without_results_every_number_and_claim_is_not_measured_yet() -> None:
     for claim in CLAIMS:
         parts = claim.check(Measured([]))
         assert all(one.verdict == "not measured yet" or one.exact is not None for one in parts), claim.text
-    assert text.count("Not measured yet.") == len(FIGURES) + 1
+    assert text.count("Not measured yet.") == len(FIGURES) + 2
 
 
 def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdict(everything: dict[Any, Line], tmp_path: Path) -> None:
@@ -184,6 +184,29 @@ def test_a_diverged_run_is_told_and_its_penalty_in_closed_form_compared(everythi
     text = report(lines).text({})
     assert "EWC (penalty in closed form)" in text
     assert "did not come to its end in 3 runs: the penalty makes task 2 diverge" in text
+
+
+def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dict[Any, Line]) -> None:
+    lines = dict(everything)
+    choice = {"network.dropout_at": "paper"}
+    for key, line in everything.items():
+        if line["stream"] == "mix" and line["settings"] == choice:
+            default = next(
+                one
+                for one in everything.values()
+                if (one["stream"], one["method"], one["seed"]) == ("mix", "afaf", line["seed"]) and not one["settings"]
+            )
+            lines[key] = {**line, "acc": default["acc"] + 3 + line["seed"]}
+    section = report(lines).choices()
+    row = next(row for row in section.splitlines() if row.startswith("| Mix | dropout where the paper says"))
+    assert row.endswith("| 3 | +4.00 [+1.52, +6.48] |")
+    assert sum(row.startswith("| sim-CIFAR10 |") for row in section.splitlines()) == 5
+    assert "Not measured yet" in report({}).choices()
+
+
+def test_figures_compare_the_seeds_that_all_have() -> None:
+    assert in_common({"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {1: 5.0, 2: 6.0}, "c": {}}) == {"a": [2.0, 3.0], "b": [5.0, 6.0]}
+    assert in_common({"a": {0: 1.0}, "b": {1: 5.0}}) == {"a": [1.0], "b": [5.0]}
 
 
 def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything: dict[Any, Line]) -> None:

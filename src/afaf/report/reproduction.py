@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,6 +99,7 @@ class Report:
             self.ambiguity_table(),
             self.levels_table(),
             self.printed_differences(),
+            self.choices(),
             self.claims(),
             self.figures(drawn),
             self.contradictions(),
@@ -268,6 +270,24 @@ class Report:
             "## Differences printed in the text\n\nOf ACC, over paired seeds, with the 95 % interval; *agrees*: it holds the paper's.\n\n"
         )
         return text + table(("stream", "difference", "paper", "measured", "n", "verdict"), rows)
+
+    def choices(self) -> str:
+        """What choices that the paper leaves open are worth, each against the default over paired seeds."""
+        runs = [run for experiment in self.experiments if experiment.name == "choices" for run in experiment.runs]
+        rows = []
+        for stream, method, name, settings in dict.fromkeys(
+            (run.stream, run.method, run.variant, json.dumps(run.settings)) for run in runs
+        ):
+            what = Shape(stream, method, json.loads(settings))
+            found = [self.measured.spread(what, metric) for metric in ("acc", "bwt", "acc_task_il")]
+            gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(Shape(stream, method), "acc")).values())
+            if found[0] is not None:
+                compared = "-" if gained is None or not what.settings else str(gained)
+                rows.append((self.streams[stream], name, *(str(spread or "-") for spread in found), str(found[0].n), compared))
+        text = "## Choices that the paper leaves open\n\nAFAF with each of them (`afaf reproduce choices`); the last column is ACC less "
+        text += "that of the default, over paired seeds, with the 95 % interval.\n\n"
+        headings = ("stream", "choice", "ACC", "BWT", "task-IL ACC", "n", "against the default")
+        return text + (table(headings, rows) if rows else "Not measured yet.\n")
 
     def claims(self) -> str:
         text = "## The claims of the text\n\n"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 import numpy as np
@@ -23,6 +23,8 @@ from afaf.report.paper import paper
 from afaf.runs.folder import write_whole
 from afaf.runs.store import Line
 
+H = TypeVar("H", bound=Hashable)
+V = TypeVar("V")
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#8a8a8a"
 TITLES = {"split-cifar10": "split-CIFAR10", "sim-cifar10": "sim-CIFAR10", "sim-cifar100": "sim-CIFAR100", "mix": "Mix"}
 STYLE: dict[Any, Any] = {
@@ -67,6 +69,13 @@ class Figures:
         return drawn
 
 
+def in_common(by_shape: Mapping[H, Mapping[int, V]]) -> dict[H, list[V]]:
+    """Of what was measured, the seeds that all have which have any: seeds differ by more than most settings do."""
+    measured = {shape: by_seed for shape, by_seed in by_shape.items() if by_seed}
+    shared = set.intersection(*(set(by_seed) for by_seed in measured.values())) if measured else set()
+    return {shape: [value for seed, value in by_seed.items() if not shared or seed in shared] for shape, by_seed in measured.items()}
+
+
 # Over time.
 
 
@@ -101,12 +110,11 @@ def selective_transfer(m: Measured) -> Figure | None:
     panels = made.subplots(len(streams), 3, squeeze=False)
     for row, stream in enumerate(streams):
         first = first_reuse(stream)
+        measured = in_common({rule: m.runs(Shape(stream, "afaf", settings)) for rule, (settings, _) in rules.items()})
         for axes, metric in zip(panels[row], ("ACC", "BWT", "LA"), strict=True):
-            for rule, (settings, colour) in rules.items():
-                runs = m.runs(Shape(stream, "afaf", settings))
-                if runs:
-                    values = np.array([over_time(line, metric, first) for line in runs.values()])
-                    curve(axes, range(first, first + values.shape[1]), values, colour, rule)
+            for rule, lines in measured.items():
+                values = np.array([over_time(line, metric, first) for line in lines])
+                curve(axes, range(first, first + values.shape[1]), values, rules[rule][1], rule)
             axes.set_title(f"{TITLES[stream]}: {metric} (%)")
             axes.set_xlabel("after task")
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -120,12 +128,11 @@ def density(m: Measured) -> Figure | None:
     if not m.runs(Shape("mix", "afaf", DENSER)):
         return None
     made = figure_of(7, 2.8)
+    measured = in_common({label: m.runs(Shape("mix", "afaf", settings)) for label, (settings, _) in shown.items()})
     for axes, metric in zip(made.subplots(1, 2), ("ACC", "LA"), strict=True):
-        for label, (settings, colour) in shown.items():
-            runs = m.runs(Shape("mix", "afaf", settings))
-            if runs:
-                values = np.array([over_time(line, metric, 1) for line in runs.values()])
-                curve(axes, range(1, 1 + values.shape[1]), values, colour, label)
+        for label, lines in measured.items():
+            values = np.array([over_time(line, metric, 1) for line in lines])
+            curve(axes, range(1, 1 + values.shape[1]), values, shown[label][1], label)
         axes.set_title(f"Mix: {metric} (%)")
         axes.set_xlabel("after task")
     axes.legend(frameon=False, fontsize=8, title="density of tasks 1-4")
@@ -139,9 +146,8 @@ def _sweep(m: Measured, stream: str, option: str, values: Sequence[int], default
     """ACC, BWT and LA by value of an option: the values measured, and each one's seeds."""
     found: dict[str, tuple[list[int], list[list[float]]]] = {}
     for name in ("acc", "bwt", "la"):
-        measured = {v: list(m.values(Shape(stream, "afaf", {} if v == default else {option: v}), name).values()) for v in values}
-        known = [v for v in values if measured[v]]
-        found[name.upper()] = (known, [measured[v] for v in known])
+        measured = in_common({v: m.values(Shape(stream, "afaf", {} if v == default else {option: v}), name) for v in values})
+        found[name.upper()] = (list(measured), list(measured.values()))
     return found
 
 
@@ -262,7 +268,8 @@ def illustrations(m: Measured) -> Figure | None:
     }
     _bars(d, ["#params", "FLOPs\n(paper)", "FLOPs\n(counted)"], relative, (GREY, BLUE))
     d.set_title("(c) costs relative\nto adding")
-    d.legend(frameon=False, fontsize=8, loc="lower left")
+    d.set_ylim(0, 1.3)
+    d.legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
     return made
 
 
@@ -363,13 +370,14 @@ def main_table(m: Measured) -> Figure | None:
             axes.errorbar(mean, place - 0.15, xerr=std, fmt="o", color=GREY, markersize=4, capsize=2, label="paper" if place == 0 else None)
             values = list(m.values(shape(m, stream, method), "acc").values())
             if values:
-                axes.plot(values, [place + 0.18] * len(values), "|", color=BLUE, alpha=0.6, markersize=7)
-                axes.plot(float(np.mean(values)), place + 0.18, "o", color=BLUE, markersize=4, label="measured" if place == 0 else None)
+                axes.plot(values, [place + 0.18] * len(values), "|", color=BLUE, alpha=0.6, markersize=7, label="each seed")
+                axes.plot(float(np.mean(values)), place + 0.18, "o", color=BLUE, markersize=4, label="measured")
         names = [paper()["methods"][method] for method in paper()["table-2"][stream]]
         axes.set_yticks(range(len(names)), names)
         axes.set_title(f"{TITLES[stream]}: ACC (%)")
     made.axes[0].invert_yaxis()
-    made.axes[0].legend(frameon=False, fontsize=8)
+    known = dict(zip(*reversed(made.axes[0].get_legend_handles_labels()), strict=True))
+    made.legend(known.values(), known.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=len(known))
     return made
 
 
