@@ -29,11 +29,11 @@ from afaf.engine.compact import (
     neurons_that_matter,
     scatter,
 )
-from afaf.engine.fused import Shadowed
 from afaf.engine.lanes import GATE, lane
 from afaf.engine.loop import learn_epochs
 from afaf.engine.precision import PRECISION, Precision
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
+from afaf.engine.shadowed import Shadowed
 from afaf.engine.step import Workspace
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.learner import Learner

@@ -1,0 +1,99 @@
+"""Whole runs with the steps made for CUDA, carried out by Triton's interpreter on a CPU, against the reference: weights, biases, losses.
+
+Not collected by itself, since the interpreter must be chosen before Triton is imported: `test_kernels.py` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import afaf
+from afaf.engine import graphed, kernels, shadowed
+from afaf.engine.kernels import activation, images, springs, weights
+from afaf.engine.report import EpochReport
+from afaf.engine.step import Workspace
+from afaf.runs.runner import Listener, run
+
+SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
+
+
+class AtOnce:
+    """Where there is no second stream, what runs beside the rest runs at once."""
+
+    def do(self, work: Callable[[], Any], *reads: Tensor) -> Any:
+        return work()
+
+    def join(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels on a CPU, with large tiles: what takes time there is the number of programs."""
+    plain = shadowed.Shadowed.of
+
+    def of(work: Workspace, dtype: torch.dtype) -> shadowed.Shadowed:
+        here = plain(work, dtype)
+        monkeypatch.setattr(here, "beside", AtOnce())
+        return here
+
+    monkeypatch.setattr(graphed.kernels, "available", lambda device: True)
+    monkeypatch.setattr(shadowed.Shadowed, "of", of)
+    for module, name, size in (
+        (activation, "ROWS", 1024),
+        (activation, "ROWS_BACK", 1024),
+        (images, "ROWS", 1024),
+        (images, "PIXELS", 1 << 16),
+        (weights, "WEIGHTS", 1 << 14),
+        (weights, "LISTED", 1024),
+        (springs, "SIZE", 1 << 18),
+    ):
+        monkeypatch.setattr(module, name, size)
+
+
+@pytest.fixture(scope="module")
+def stream() -> afaf.Stream:
+    labels = np.repeat(np.arange(4), 14)
+    pixels = np.random.default_rng(0).integers(0, 256, (len(labels), 10, 10, 3), dtype=np.uint8)
+    pixels[np.arange(len(labels)), labels] = 255
+    return afaf.Stream.from_arrays(pixels, labels, augment="crop-flip")
+
+
+class Losses(Listener):
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.seen.append(report.loss)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("finetune", {}),
+        ("afaf", {**SPARSE, "method.first_reuse": 2, "method.l_reuse": 2}),
+        ("ewc", {"method.penalty": "explicit", "method.strength": 300, "network.norm": "batch"}),
+        ("mas", {"method.penalty": "proximal", "method.strength": 300}),
+        ("lwf", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_steps_for_cuda_are_the_reference(stream: afaf.Stream, method: str, settings: dict[str, Any]) -> None:
+    found = []
+    for engine in ("eager", "graphed"):
+        losses = Losses()
+        given = {"learn.epochs": 2, "learn.batch_size": 16, "network.name": "small-cnn", "run.engine": engine, **settings}
+        results = run(stream, method, device="cpu", settings=given, listener=losses)
+        assert results.model is not None
+        parameters = results.model.learner.network.parameters
+        found.append((losses.seen, [*parameters.weights, *parameters.biases]))
+    (expected_losses, expected), (seen, tensors) = found
+    assert seen == pytest.approx(expected_losses, rel=1e-4)
+    for one, other in zip(expected, tensors, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert kernels.available(torch.device("cpu"))
