@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 
 from afaf.errors import WriteError
+from afaf.model import container
+from afaf.runs.folder import RunFolder
 from afaf.runs.progress import Position
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
@@ -83,6 +87,29 @@ def fail_in_turn(tmp_path: Path, errors_at: Callable[[int], tuple[int, ...]]) ->
                 resumed = next(line for line in map(json.loads, (folder / "log.jsonl").open()) if line["event"] == "resumed")
                 assert resumed["passed_over"] == []  # nothing half-written lies about
                 assert resumed["position"] != Position().to_dict()  # it went on from the checkpoint, not from the beginning
+
+
+def test_a_run_that_fails_leaves_nobody_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cannot be written while a checkpoint is: whoever goes on must not meet the writer in the folder."""
+    encode, log = container.encode, RunFolder.log
+    writing = threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        writing.set()
+        time.sleep(0.3)
+        return encode(*arguments)
+
+    def refused(self: RunFolder, record: dict[str, Any]) -> None:
+        if writing.is_set():
+            raise WriteError("cannot write: for a test")
+        log(self, record)
+
+    monkeypatch.setattr(container, "encode", slowly)
+    monkeypatch.setattr(RunFolder, "log", refused)
+    with pytest.raises(WriteError, match="for a test"):
+        learn(small_stream([2, 2], per_class=6), tmp_path / "run")
+    assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
+    assert [path.name[:6] for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["000001"]  # whole, and no part of another
 
 
 def test_every_write_fsync_and_rename_may_fail(tmp_path: Path) -> None:

@@ -145,6 +145,11 @@ class Checkpoints:
         """Until all is on the disk; an error of the background thread surfaces here."""
         self._writer.wait()
 
+    def close(self) -> None:
+        """The run ends before its time: let what is being written end, too, before anybody else may use the folder."""
+        with contextlib.suppress(Exception):
+            self._writer.wait()
+
     # Going on from one.
 
     def restore(self, device: torch.device, n_tasks: int, warn: Callable[[str], None]) -> Restored | None:

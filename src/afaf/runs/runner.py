@@ -276,7 +276,11 @@ class Run:
     def carry_out(self) -> Results:
         precision = PRECISION.set(self.config.run.precision, self.device)
         with precision, GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
-            return self._carry_out()
+            try:
+                return self._carry_out()
+            finally:
+                if self.checkpoints is not None:
+                    self.checkpoints.close()
 
     def go_on_from(self, restored: Restored) -> None:
         """Take a run up where a checkpoint left it."""
