@@ -39,6 +39,7 @@ Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
 Labels = Literal["model", "true", "sampled"]
 
 FLOATS_AT_ONCE = 1 << 25  # gradients of single images held at a time: 128 MiB of float32
+BATCHES_AT_ONCE = 32  # whose images are drawn together
 EPSILON = 1e-5  # of batch norm
 
 
@@ -83,14 +84,13 @@ def batch_importance(
 ) -> Named:
     """The importance of each protected parameter from the gradients of whole batches, at a moment of learning."""
     total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
-    for samples in feed.order(moment).split(batch_size):
-        x, labels = feed.batch(samples, moment)
-        live = _leaves(network.parameters)
-        mode = _training(network.spec, moment, samples, norm_moves)
-        mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
-        wanted = protected(live)
-        for name, gradient in zip(wanted, torch.autograd.grad(mean, list(wanted.values())), strict=True):
-            total[name] += len(samples) * size(gradient)
+    for drawn in feed.order(moment).split(batch_size * BATCHES_AT_ONCE):
+        for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *feed.batch(drawn, moment))), strict=True):
+            live = _leaves(network.parameters)
+            mode = _training(network.spec, moment, samples, norm_moves)
+            mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
+            gradients = torch.autograd.grad(mean, list(protected(live).values()))
+            torch._foreach_add_(list(total.values()), [size(gradient) for gradient in gradients], alpha=len(samples))
     return {name: tensor / len(feed) for name, tensor in total.items()}
 
 
