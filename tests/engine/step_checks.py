@@ -18,6 +18,12 @@ from afaf.engine import graphed, kernels, shadowed
 from afaf.engine.kernels import activation, images, springs, weights
 from afaf.engine.report import EpochReport
 from afaf.engine.step import Workspace
+from afaf.learning.learner import Learner
+from afaf.learning.losses import total
+from afaf.learning.plan import LearningPlan
+from afaf.methods.base import Lesson
+from afaf.methods.mas import MAS
+from afaf.network.forward import Parameters
 from afaf.runs.runner import Listener, run
 
 SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
@@ -72,6 +78,46 @@ class Losses(Listener):
         self.seen.append(report.loss)
 
 
+class Decayed(MAS):
+    """A loss that speaks of weights which springs hold, too."""
+
+    name = "decayed"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        plan.loss = total(plan.loss, lambda step: 0.01 * torch.stack([weight.square().sum() for weight in step.parameters.weights]).sum())
+        return plan
+
+
+class Shrunk(MAS):
+    """Weights that change after the step, held or not."""
+
+    name = "shrunk"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+
+        def shrink(parameters: Parameters, lr: float) -> None:
+            for weight in parameters.weights:
+                weight.mul_(0.9)
+
+        plan.after_step = shrink
+        return plan
+
+
+class OnlyWeights(MAS):
+    """Springs on nothing but weights."""
+
+    name = "only-weights"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        rest, penalty = shadowed.taken_apart(plan.loss)
+        if penalty is not None:
+            plan.loss = total(rest, penalty.only(lambda name: name.startswith("weight/")))
+        return plan
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -80,10 +126,13 @@ class Losses(Listener):
         ("ewc", {"method.penalty": "explicit", "method.strength": 300, "network.norm": "batch"}),
         ("mas", {"method.penalty": "proximal", "method.strength": 300}),
         ("lwf", {}),
+        (Decayed, {"method.penalty": "proximal", "method.strength": 300, "learn.epochs": 1}),
+        (Shrunk, {"method.penalty": "explicit", "method.strength": 5, "learn.epochs": 1}),
+        (OnlyWeights, {"method.penalty": "explicit", "method.strength": 5, "learn.epochs": 1}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: "" if isinstance(value, dict) else getattr(value, "name", value),
 )
-def test_steps_for_cuda_are_the_reference(stream: afaf.Stream, method: str, settings: dict[str, Any]) -> None:
+def test_steps_for_cuda_are_the_reference(stream: afaf.Stream, method: str | type[MAS], settings: dict[str, Any]) -> None:
     found = []
     for engine in ("eager", "graphed"):
         losses = Losses()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,11 +129,15 @@ def test_only_runs_that_are_the_same_before_share() -> None:
 
 def test_a_beginning_is_kept_as_long_as_it_is_wanted(digits: afaf.Stream) -> None:
     run = Run(digits, set_up(digits.outline, "afaf", *settings_table(None, QUICK)), 0, CPU, None, Listener())
-    one, found = Shared(2, "one"), Found.fresh(5)
-    known = Beginnings([one, one, None])
+    one, found, left = Shared(2, "one"), Found.fresh(5), ["second", "third"]
+    known = Beginnings(lambda shared: bool(left))
     assert known.take(one) is None  # the first run has to learn it
     known.leave(one, run.learner, found)
     assert one in known
+    left.remove("second")
+    assert known.take(one) is not None
+    assert one in known
+    left.remove("third")
     assert known.take(one) is not None
     assert one not in known
     known.leave(one, run.learner, found)  # nobody is left who wants it
@@ -142,8 +147,7 @@ def test_a_beginning_is_kept_as_long_as_it_is_wanted(digits: afaf.Stream) -> Non
 def test_what_a_run_does_with_a_beginning_does_not_come_back(digits: afaf.Stream) -> None:
     run = Run(digits, set_up(digits.outline, "afaf", *settings_table(None, QUICK)), 0, CPU, None, Listener())
     one = Shared(1, "one")
-    known = Beginnings([one] * 3)
-    known.take(one)
+    known = Beginnings(lambda shared: True)
     known.leave(one, run.learner, run.progress)
     taken = known.take(one)
     assert taken is not None
@@ -171,6 +175,25 @@ def test_a_run_that_fails_while_it_learns_a_beginning_leaves_it_to_the_next(tmp_
     reproduction.carry_out()
     assert [str(error) for _, error in reproduction.errors] == ["once"]
     assert sorted(line.get("shared_tasks", 0) for line in Store(tmp_path / "results").read().values()) == [0, 2]
+
+
+def test_at_a_deadline_a_run_that_waits_is_judged_by_what_is_left_of_it(tmp_path: Path) -> None:
+    """A whole run would not end in time, the rest of one does: it is not given up while its beginning is being learned."""
+    executor = LocalExecutor("cpu", jobs_at_once=2, deadline=time.monotonic() + 60)
+    chosen = read_experiment(experiment(tmp_path, "afaf", {name: AFAF[name] for name in ("most", "lowest")}, seeds=1)).with_settings(QUICK)
+    counting = Counting()
+    reproduction = Reproduction([chosen], Store(tmp_path / "results"), executor, counting)
+    begin = counting.started
+
+    def started(run: Planned) -> Listener:
+        reproduction.expectation.learn("split-digits", "afaf", 600)
+        reproduction.expectation.learn("split-digits", "afaf", 1, begun=True)
+        return begin(run)
+
+    counting.started = started  # type: ignore[method-assign]
+    reproduction.carry_out()
+    assert len(Store(tmp_path / "results").read()) == 2
+    assert counting.epochs[1] == 2
 
 
 def test_an_executor_asks_again_for_a_job_that_is_not_ready(tmp_path: Path) -> None:

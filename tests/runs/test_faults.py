@@ -16,6 +16,7 @@ import pytest
 
 from afaf.errors import WriteError
 from afaf.model import container
+from afaf.runs.checkpoint import Writer
 from afaf.runs.folder import RunFolder
 from afaf.runs.progress import Position
 from afaf.runs.resume import resume
@@ -91,20 +92,24 @@ def fail_in_turn(tmp_path: Path, errors_at: Callable[[int], tuple[int, ...]]) ->
 
 def test_a_run_that_fails_leaves_nobody_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot be written while a checkpoint is: whoever goes on must not meet the writer in the folder."""
-    encode, log = container.encode, RunFolder.log
-    writing = threading.Event()
+    encode, log, start = container.encode, RunFolder.log, Writer.start
+    started = list[Writer]()
 
     def slowly(*arguments: Any) -> Any:
-        writing.set()
         time.sleep(0.3)
         return encode(*arguments)
 
+    def noted(self: Writer, job: Callable[[], None]) -> None:
+        started.append(self)
+        start(self, job)
+
     def refused(self: RunFolder, record: dict[str, Any]) -> None:
-        if writing.is_set():
+        if started:
             raise WriteError("cannot write: for a test")
         log(self, record)
 
     monkeypatch.setattr(container, "encode", slowly)
+    monkeypatch.setattr(Writer, "start", noted)
     monkeypatch.setattr(RunFolder, "log", refused)
     with pytest.raises(WriteError, match="for a test"):
         learn(small_stream([2, 2], per_class=6), tmp_path / "run")

@@ -57,7 +57,7 @@ class GraphedEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         kept = neurons_that_matter(learner, plan)
-        with GATE.inside(), PRECISION.set(self.precision, learner.network.device):
+        with PRECISION.set(self.precision, learner.network.device), GATE.inside():
             stage = Stage(gather(learner, plan, kept), feed, self)
 
             def end_epoch() -> None:

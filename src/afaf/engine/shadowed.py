@@ -93,9 +93,11 @@ class Shadowed(Workspace):
         if plan.clip is None or plan.importance:
             return
         if isinstance(plan.after_step, ProximalStep):
-            self.plan = replace(plan, after_step=self._hold(plan.after_step, proximal=True))
+            others = self._hold(plan.after_step, proximal=True)
+            self.plan = replace(plan, after_step=others if others.importance else None)
         elif penalty is not None:
-            self.plan = replace(plan, loss=total(rest, self._hold(penalty, proximal=False)))
+            left = self._hold(penalty, proximal=False)
+            self.plan = replace(plan, loss=total(rest, left) if left.importance else rest)
 
     def _hold(self, springs: S, *, proximal: bool) -> S:
         """Hold the weights that may all move; returns the other springs."""
@@ -219,11 +221,10 @@ class Shadowed(Workspace):
     @torch.no_grad()
     def update(self, live: Parameters) -> None:
         plan = self.plan
-        scale = self._clip(live)
-        for l in self.moving:
-            gradient = self.read[l - 1].grad
-            if gradient is not None:
-                self.move(l, gradient, live.weights[l - 1].grad, scale)
+        of_weights = self._gradients(live)
+        scale = self._clip(live, of_weights)
+        for l, (gradient, more) in of_weights.items():
+            self.move(l, gradient, more, scale)
         moves = [(tensor, tensor.grad, mask) for tensor, mask in self.small_moves(live) if tensor.grad is not None]
         if moves:
             tensors, gradients, masks = (list(part) for part in zip(*moves, strict=True))
@@ -233,7 +234,7 @@ class Shadowed(Workspace):
             torch._foreach_sub_(tensors, gradients, alpha=plan.lr)
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
-            if not self.held:
+            if not isinstance(plan.after_step, ProximalStep) or any(_is_weight(name) for name in plan.after_step.importance):
                 self._cast_shadows()
 
     @torch.no_grad()
@@ -258,22 +259,28 @@ class Shadowed(Workspace):
     def move_of(self, l: int) -> Move:
         return Move(self.parameters.biases[l - 1], self.biases[l], self.plan.lr)
 
-    def _clip(self, live: Parameters) -> Tensor | None:
+    def _gradients(self, live: Parameters) -> dict[int, tuple[Tensor, Tensor | None]]:
+        """Of the weights: what was taken at the shadow, and what the loss says about the weights themselves, if anything."""
+        found: dict[int, tuple[Tensor, Tensor | None]] = {}
+        for l in self.moving:
+            gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
+            if gradient is not None:
+                found[l] = (gradient.float() + more, None) if more is not None and l in self.held else (gradient, more)
+        return found
+
+    def _clip(self, live: Parameters, of_weights: dict[int, tuple[Tensor, Tensor | None]]) -> Tensor | None:
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""
         if self.plan.clip is None:
             return None
         norms = [(tensor.grad * mask).norm() for tensor, mask in self.small_moves(live) if tensor.grad is not None]
         energies = []
-        for l, mask in self.moving.items():
-            gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
-            if gradient is None:
-                continue
+        for l, (gradient, more) in of_weights.items():
             if self.all_move[l] and more is None:
                 square, energy = tension(gradient, self.parameters.weights[l - 1], self.held.get(l))
                 norms.append(square.sqrt())
                 energies.append(energy)
             else:
-                norms.append(((gradient if more is None else gradient + more) * mask).norm())
+                norms.append(((gradient if more is None else gradient + more) * self.moving[l]).norm())
         self.energy = torch.stack(energies).sum() if any(not held.proximal for held in self.held.values()) else None
         return clip_scale(norms, self.plan.clip)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +45,14 @@ def shared_by(method: Method[Any], config: Config, stream: str, n_tasks: int, se
 class Beginning:
     """How a run stood after the lessons it shares, in host memory."""
 
+    lessons: int
     learner: dict[str, Any]
     tensors: Named
     progress: dict[str, Any]
 
     @classmethod
-    def of(cls, learner: Learner, progress: Progress) -> Beginning:
-        return cls(describe(learner), stored_tensors(learner), progress.to_dict())
+    def of(cls, lessons: int, learner: Learner, progress: Progress) -> Beginning:
+        return cls(lessons, describe(learner), stored_tensors(learner), progress.to_dict())
 
     def again(self, n_tasks: int, device: torch.device) -> tuple[Learner, Progress]:
         """As often as one likes: what a run does with it does not come back here."""
@@ -61,10 +61,10 @@ class Beginning:
 
 
 class Beginnings:
-    """Those that are known and still wanted; one that nobody else wants is not kept. For runs in any thread."""
+    """Those that are known and still wanted by a run that has not begun. Runs leave them, in any thread; who hands out runs takes them."""
 
-    def __init__(self, wanted: Iterable[Shared | None]):
-        self._wanted = Counter(shared for shared in wanted if shared is not None)  # by how many runs that have not begun
+    def __init__(self, wanted: Callable[[Shared], bool]):
+        self._wanted = wanted
         self._known: dict[Shared, Beginning] = {}
         self._lock = threading.Lock()
 
@@ -73,16 +73,15 @@ class Beginnings:
             return shared in self._known
 
     def take(self, shared: Shared) -> Beginning | None:
-        """For a run that begins: the beginning it shares, if some run has learned it."""
+        """For a run that is wanting no more, since it begins: what it shares, if some run has learned it."""
         with self._lock:
-            self._wanted[shared] -= 1
             beginning = self._known.get(shared)
-            if self._wanted[shared] <= 0:
+            if not self._wanted(shared):
                 self._known.pop(shared, None)
             return beginning
 
     def leave(self, shared: Shared, learner: Learner, progress: Progress) -> None:
         """For a run that has learned what it shares."""
         with self._lock:
-            if self._wanted[shared] > 0 and shared not in self._known:
-                self._known[shared] = Beginning.of(learner, progress)
+            if self._wanted(shared) and shared not in self._known:
+                self._known[shared] = Beginning.of(shared.lessons, learner, progress)

@@ -17,7 +17,7 @@ import torch
 from afaf.engine.lanes import GATE
 from afaf.engine.report import EpochReport
 from afaf.errors import StoppedError
-from afaf.runs.beginnings import Beginnings
+from afaf.runs.beginnings import Beginning, Beginnings
 from afaf.runs.device import find_device
 from afaf.runs.results import Results
 from afaf.runs.resume import run_or_resume
@@ -40,6 +40,7 @@ class Job:
     config: Path | None = None
     out: Path | None = None  # the run folder, where one is wanted
     resume: bool = False  # go on with what the folder holds already
+    beginning: Beginning | None = None  # to go on from, instead of from the first task; only where no folder is wanted
     tag: Hashable = None  # what the asker knows it by
 
 
@@ -48,6 +49,9 @@ class Watch:
 
     def started(self, job: Job) -> Listener:
         return Listener()
+
+    def learned(self, job: Job, results: Results) -> None:
+        """In the run's own thread, while others go on: for what is still to be computed before its results are told."""
 
     def finished(self, job: Job, results: Results) -> None: ...
 
@@ -91,7 +95,7 @@ class LocalExecutor:
         self.data = data
         self.jobs_at_once = jobs_at_once or SIDE_BY_SIDE.get(self.device.type, 1)
         self.deadline, self.stop = deadline, stop or Stop()
-        self.beginnings: Beginnings | None = None  # that runs without a folder share
+        self.beginnings: Beginnings | None = None  # where runs without a folder leave theirs
         self._stop = threading.Event()
         self._telling, self._opening = threading.Lock(), threading.Lock()
         self._streams: dict[str, Stream] = {}
@@ -141,6 +145,7 @@ class LocalExecutor:
             with self._own_stream():
                 self._make_room()
                 results = self._run(job, _Stoppable(listener, self._telling, lambda: self.stopping))
+                watch.learned(job, results)
         except (Stopped, StoppedError) as reason:
             with self._telling:
                 watch.stopped(job)
@@ -161,7 +166,7 @@ class LocalExecutor:
         given |= {"data": self.data, "listener": listener, "stop": self.stop}
         if job.resume and job.out is not None:
             return run_or_resume(stream, job.method, out=job.out, **given)
-        return run(stream, job.method, out=job.out, beginnings=self.beginnings, **given)
+        return run(stream, job.method, out=job.out, beginning=job.beginning, beginnings=self.beginnings, **given)
 
     def stream_of(self, job: Job) -> Stream:
         """The data a job learns from, loaded once."""

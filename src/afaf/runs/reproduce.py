@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from afaf.engine import find_engine
+from afaf.engine.lanes import GATE
+from afaf.engine.precision import PRECISION
 from afaf.errors import AfafError, CapacityError, DivergedError
 from afaf.runs.beginnings import Beginnings, Shared, shared_by
 from afaf.runs.config import RunSettings
@@ -94,8 +96,9 @@ class Reproduction(Watch):
         self.how: dict[str, Any] = {}
         self.left = list(self.missing)
         self.shared: dict[Key, Shared | None] = {}
-        self.beginnings = Beginnings(())
+        self.beginnings = Beginnings(self._wanted)
         self.begun: set[Key] = set()  # runs that went on from a beginning another run had learned
+        self.kept: dict[Key, dict[str, Any]] = {}
         self.running: dict[Hashable, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
         self.errors: list[tuple[Planned, Exception]] = []
@@ -104,7 +107,7 @@ class Reproduction(Watch):
         """Do what is missing, as far as the time goes; `how` are settings of `HOW`."""
         self.how = dict(how or {})
         self.shared = {run.key: self._shared_by(run) for run in self.missing}
-        self.executor.beginnings = self.beginnings = Beginnings(self.shared.values())
+        self.executor.beginnings = self.beginnings
         self.progress.planned(self.missing, self.already)
         self.executor.carry_out(self._next_jobs(), self)
 
@@ -117,18 +120,21 @@ class Reproduction(Watch):
     def _next_jobs(self) -> Iterator[Job | None]:
         """The first run left that is expected to end in time and need not wait; one of unknown length is tried."""
         while self.left:
-            fitting = [run for run in self.left if self._fits(run)]
-            if not fitting:
+            others = [run for run in self.left if not self._waits(run)]
+            ready = [run for run in others if self._fits(run)]
+            if not ready and len(others) == len(self.left):
                 return
-            run = next((run for run in fitting if not self._waits(run)), None)
-            if run is None:
-                yield None
+            if not ready:
+                yield None  # those that wait may fit yet: once its beginning is known, a run is shorter
                 continue
+            run = next((run for run in ready if self._known(run)), ready[0])  # what is known can be forgotten the sooner
             self.left.remove(run)
-            if self._known(run):
+            shared = self.shared[run.key]
+            beginning = None if shared is None else self.beginnings.take(shared)
+            if beginning is not None:
                 self.begun.add(run.key)
             self.running[run.key] = (run, time.monotonic())
-            yield Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, tag=run.key)
+            yield Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, beginning=beginning, tag=run.key)
 
     def _fits(self, run: Planned) -> bool:
         expected, deadline = self._expected(run), self.executor.deadline
@@ -144,6 +150,10 @@ class Reproduction(Watch):
         except AfafError:  # an outcome, which the run itself will meet
             return None
         return shared_by(setup.method, setup.config, outline.name, len(outline), run.seed)
+
+    def _wanted(self, shared: Shared) -> bool:
+        """Whether a run that has not begun shares this beginning."""
+        return any(self.shared[run.key] == shared for run in list(self.left))
 
     def _known(self, run: Planned) -> bool:
         """Whether the beginning that a run shares has been learned."""
@@ -173,6 +183,13 @@ class Reproduction(Watch):
         run, _ = self.running[job.tag]
         self.running[job.tag] = (run, time.monotonic())
         return self.progress.started(run)
+
+    def learned(self, job: Job, results: Results) -> None:
+        run, _ = self.running[job.tag]
+        if run.keep and results.model is not None:
+            stream, device = self.executor.stream_of(job), self.executor.device
+            with PRECISION.set(self.how.get("run.precision", RunSettings.precision), device), GATE.inside():
+                self.kept[run.key] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
 
     def finished(self, job: Job, results: Results) -> None:
         run, since = self.running.pop(job.tag)
@@ -225,9 +242,8 @@ class Reproduction(Watch):
         if results.R_task_il_unmasked is not None:
             line["acc_task_il_unmasked"] = found["acc_task_il_unmasked"]
             line["R_task_il_unmasked"] = _rounded_rows(results.R_task_il_unmasked)
-        if run.keep and results.model is not None:
-            stream = self.executor.stream_of(job)
-            line["kept"] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
+        if run.key in self.kept:
+            line["kept"] = self.kept.pop(run.key)
         shared = self.shared[run.key]
         if shared is not None and run.key in self.begun:
             line["shared_tasks"] = shared.lessons  # learned by another run, whose time they took is counted here, too

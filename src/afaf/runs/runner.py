@@ -29,7 +29,7 @@ from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import check_seed
-from afaf.runs.beginnings import Beginnings, shared_by
+from afaf.runs.beginnings import Beginning, Beginnings, shared_by
 from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
@@ -136,13 +136,15 @@ def run(
     data: str | Path | None = None,
     listener: Listener | None = None,
     stop: Stop | None = None,
+    beginning: Beginning | None = None,
     beginnings: Beginnings | None = None,
 ) -> Results:
     """Learn a stream with a method.
 
     `stream` is a name (`afaf streams`) or a `Stream`; `settings` are single values such as {"learn.epochs": 5}; `config` is a TOML file.
     With `out` the run leaves a folder there: configuration, log, checkpoints, results and model. Once `stop` is asked, the run finishes
-    its epoch, is saved, and ends in a `StoppedError`. A run without a folder may share its beginning with others.
+    its epoch, is saved, and ends in a `StoppedError`. A run without a folder may share its beginning with others: it goes on from
+    `beginning`, and leaves its own with `beginnings`.
     """
     method, tables = check_typed(stream, method, config, settings)
     if out is not None:
@@ -153,7 +155,10 @@ def run(
     setup = set_up(opened.outline, method, *tables)
     opened = as_configured(opened, setup.config)
     if out is None:
-        return Run(opened, setup, seed, where, None, listener or Listener(), stop, beginnings).carry_out()
+        apart = Run(opened, setup, seed, where, None, listener or Listener(), stop, beginnings)
+        if beginning is not None:
+            apart.begin_from(beginning)
+        return apart.carry_out()
     with RunFolder.create(Path(out)) as folder:
         folder.write_json("config.json", about_run(opened, stream, data, setup, seed, where))
         return Run(opened, setup, seed, where, folder, listener or Listener(), stop).carry_out()
@@ -286,8 +291,12 @@ class Run:
         """Take a run up where a checkpoint left it."""
         self.learner, self.position, self.progress = restored.learner, restored.position, restored.progress
 
+    def begin_from(self, beginning: Beginning) -> None:
+        """Begin where another run stood that was the same up to there."""
+        self.learner, self.progress = beginning.again(len(self.stream), self.device)
+        self.position = Position(beginning.lessons)
+
     def _carry_out(self) -> Results:
-        self._take_shared_beginning()
         self._started = time.perf_counter() - self.progress.seconds
         lessons = self.method.lessons(len(self.stream))
         self.listener.run_started(self.stream.outline, self.method.name, self.seed, self.config.learn.epochs)
@@ -300,12 +309,6 @@ class Run:
             self._judge(tasks)
             self._lesson_ended()
         return self._finish()
-
-    def _take_shared_beginning(self) -> None:
-        beginning = self.beginnings.take(self.shared) if self.beginnings is not None and self.shared is not None else None
-        if beginning is not None and self.shared is not None:
-            self.learner, self.progress = beginning.again(len(self.stream), self.device)
-            self.position = Position(self.shared.lessons)
 
     def _finish(self) -> Results:
         results = self._results()
