@@ -101,7 +101,7 @@ def main() -> None:
         step = loaded["step"]
         threads = step["rows"][0].get("threads", 2)
         where = f"{threads} thread{'s' * (threads > 1)}, torch {step['torch']}, commit {step['commit']}"
-        parts += [f"\n## On a CPU\n\n`python -m benchmarks.step`, {where}.\n\n", epochs(step)]
+        parts += [f"\n## On a CPU\n\n`python -m benchmarks.step --images {64 * step['rows'][0]['steps']}`, {where}.\n\n", epochs(step)]
     if "h200-step" in loaded:
         step = loaded["h200-step"]
         parts += [f"\n## An epoch on one GPU\n\n`python -m benchmarks.step --images 10000`, {about(step)}.\n\n", epochs_on_gpu(step)]
