@@ -11,25 +11,19 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from afaf.errors import ConfigError
 from afaf.learning.learner import Learner
 from afaf.learning.losses import LossOver
 from afaf.learning.plan import LearningPlan, Rewire
-from afaf.methods.base import Actions, Footprint, Lesson, Method, check_percent, ledger_bytes, rows_of, samples_of
-from afaf.network.ledger import Unit
-from afaf.network.spec import NetworkSpec
-from afaf.streams.tasks import Outline
+from afaf.methods.base import Actions, Lesson, rows_of
+from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
-from afaf.subnets.capacity import check_capacity
 from afaf.subnets.consolidate import consolidate
 from afaf.subnets.rewire import DropAndGrow
-from afaf.subnets.sizes import Sizes, check_percentage, sizes
 
 
 @dataclass(frozen=True)
-class SpaceNetOptions:
+class SpaceNetOptions(SparseOptions):
     loss_over: LossOver = "all"
-    orthogonal_output: bool = True  # fix all of a task's neurons in the last hidden layer; off: the share of other dense layers
     block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their inputs stand still (released code)
     biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
@@ -39,32 +33,11 @@ class SpaceNetOptions:
 S = TypeVar("S", bound=SpaceNetOptions)
 
 
-class SpaceNet(Method[S]):
+class SpaceNet(SparseMethod[S]):
     name = "spacenet"
     summary = "adds a sparse sub-network per task from free neurons, fixes its important neurons"
     Options = SpaceNetOptions
     actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "no")
-
-    @property
-    def unit(self) -> Unit:
-        return self.settings.sparse.unit
-
-    def check(self, spec: NetworkSpec, outline: Outline) -> None:
-        sparse = self.settings.sparse
-        for section in ("alloc", "density", "fixed"):
-            check_percentage(getattr(sparse, section), f"sparse.{section}", spec)
-        check_percent("sparse.drop", sparse.drop)
-        if self.options.orthogonal_output and sparse.fixed.get("output", 100) != 100:
-            raise ConfigError(
-                "sparse.fixed.output must be 100 while method.orthogonal_output is on, since all of a task's neurons in the last "
-                "hidden layer are fixed then: leave it out, or set method.orthogonal_output=false"
-            )
-        all_sizes = [self.sizes_of(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
-        check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in range(1, len(outline) + 1)], self.options.orthogonal_output)
-
-    def first_new(self, spec: NetworkSpec, task: int) -> int:
-        """The first W_l that gets new connections in this task."""
-        return 1
 
     def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
         """Where connections may be drawn: the one thing in which methods of this kind differ."""
@@ -116,30 +89,6 @@ class SpaceNet(Method[S]):
             self.sizes_of(spec, lesson.task, len(lesson.classes)),
             orthogonal_output=self.options.orthogonal_output,
         )
-
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        prints = []
-        owned = dict.fromkeys(range(1, spec.L), 0)
-        for task, n_classes in enumerate(outline.classes_per_task, 1):
-            first = self.first_new(spec, task)
-            asked = self.sizes_of(spec, task, n_classes).connections
-            whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
-            new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.L)}
-            moving = {l: count * spec.connections(l).block for l, count in new.items()}
-            owned = {l: count + moving.get(l, 0) for l, count in owned.items()}
-            prints.append(Footprint(samples_of(outline, (task,)), self.settings.learn.epochs, owned, moving, owned))
-        return prints
-
-    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return ledger_bytes(spec, self.unit)
-
-    def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
-        """How large the sub-network of a task is that brings so many classes."""
-        sparse = self.settings.sparse
-        fixed = sparse.fixed
-        if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
-            fixed = {**fixed, "output": fixed["fc"]}
-        return sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
 
     def _moving_biases(self, learner: Learner, lesson: Lesson, first: int, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
         """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
