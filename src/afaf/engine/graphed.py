@@ -31,7 +31,7 @@ from afaf.engine.compact import (
 )
 from afaf.engine.lanes import GATE, lane
 from afaf.engine.loop import learn_epochs
-from afaf.engine.precision import PRECISION, Precision
+from afaf.engine.precision import Precision, at_work
 from afaf.engine.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
 from afaf.engine.shadowed import Shadowed
 from afaf.engine.step import Workspace
@@ -57,7 +57,7 @@ class GraphedEngine:
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         kept = neurons_that_matter(learner, plan)
-        with PRECISION.set(self.precision, learner.network.device), GATE.inside():
+        with at_work(self.precision, learner.network.device):
             stage = Stage(gather(learner, plan, kept), feed, self)
 
             def end_epoch() -> None:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 
+from afaf.engine.lanes import GATE
+
 Precision = Literal["fp32", "tf32", "bf16"]
 
 # cuDNN's better guess at which kernel is fastest, without timing any; PyTorch looks at this once, at the first convolution on a GPU.
@@ -28,7 +30,7 @@ class PrecisionFlags:
     """Which fp32 products may be rounded is a setting of the whole process: runs side by side share it.
 
     A run sets it for as long as it lasts, evaluation included, so that nothing it computes depends on what runs beside it; one that wants
-    it otherwise waits. To be set before a thread goes through the `Gate`, which must not be held by a thread that waits here.
+    it otherwise waits.
     """
 
     def __init__(self) -> None:
@@ -66,3 +68,10 @@ class PrecisionFlags:
 
 
 PRECISION = PrecisionFlags()
+
+
+@contextlib.contextmanager
+def at_work(precision: Precision, device: torch.device) -> Iterator[None]:
+    """For as long as this thread computes there: in this precision, then inside the gate, which must not be held by one that waits."""
+    with PRECISION.set(precision, device), GATE.inside():
+        yield

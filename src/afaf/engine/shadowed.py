@@ -24,6 +24,7 @@ from afaf.engine.standing import Standing
 from afaf.engine.step import Workspace, clip_scale, silenced
 from afaf.learning.feed import Feed, Moment
 from afaf.learning.losses import CrossEntropy, Total, total
+from afaf.learning.named import weight_number
 from afaf.learning.plan import Loss, Step
 from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, Springs
 from afaf.network.forward import Parameters, Training, forward
@@ -101,9 +102,9 @@ class Shadowed(Workspace):
 
     def _hold(self, springs: S, *, proximal: bool) -> S:
         """Hold the weights that may all move; returns the other springs."""
-        for name in filter(_is_weight, springs.importance):
-            l = int(name.split("/")[1])
-            if self.all_move.get(l):
+        for name in springs.importance:
+            l = weight_number(name)
+            if l is not None and self.all_move.get(l):
                 self.held[l] = Held(springs.strength, springs.importance[name], springs.anchor[name], proximal)
         taken = {f"weight/{l}" for l in self.held}
         return springs.only(lambda name: name not in taken)
@@ -114,7 +115,7 @@ class Shadowed(Workspace):
         rows = self.spec.n_classes
         if type(loss) is not CrossEntropy or loss.outputs != self.plan.outputs or rows > MOST_CLASSES:
             return
-        if springs is not None and (self.plan.clip is None or any(_is_weight(name) for name in springs.importance)):
+        if springs is not None and (self.plan.clip is None or springs.on_weights):
             return
         self.springs = springs
         device = losses.device
@@ -234,7 +235,7 @@ class Shadowed(Workspace):
             torch._foreach_sub_(tensors, gradients, alpha=plan.lr)
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
-            if not isinstance(plan.after_step, ProximalStep) or any(_is_weight(name) for name in plan.after_step.importance):
+            if not isinstance(plan.after_step, ProximalStep) or plan.after_step.on_weights:
                 self._cast_shadows()
 
     @torch.no_grad()
@@ -303,7 +304,3 @@ def taken_apart(loss: Loss) -> tuple[Loss, QuadraticPenalty | None]:
     springs = [term for term in loss.terms if isinstance(term, QuadraticPenalty)]
     others = [term for term in loss.terms if not isinstance(term, QuadraticPenalty)]
     return (total(*others), springs[0]) if len(springs) == 1 and others else (loss, None)
-
-
-def _is_weight(name: str) -> bool:
-    return name.startswith("weight/")

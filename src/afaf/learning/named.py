@@ -20,6 +20,12 @@ def protected(parameters: Parameters) -> Named:
     return named
 
 
+def weight_number(name: str) -> int | None:
+    """The l of a name that stands for W_l; None for any other."""
+    kind, number = name.split("/")
+    return int(number) if kind == "weight" else None
+
+
 def everything(parameters: Parameters) -> Named:
     """All that a network answers with: the protected parameters, the output layer and the statistics of norms."""
     last = len(parameters.weights)

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from afaf.learning.named import Named, protected
+from afaf.learning.named import Named, protected, weight_number
 from afaf.learning.plan import Step
 from afaf.network.forward import Parameters
 
@@ -31,10 +31,14 @@ class Springs:
         """The same springs with the tensors of weights laid out in memory as an engine has its own: then one passes over them in order."""
 
         def weights(named: Named) -> Named:
-            numbers = {name: int(name.split("/")[1]) for name in named if name.startswith("weight/")}
-            return {name: lay_out(numbers[name], tensor) if name in numbers else tensor for name, tensor in named.items()}
+            return {name: tensor if (l := weight_number(name)) is None else lay_out(l, tensor) for name, tensor in named.items()}
 
         return replace(self, importance=weights(self.importance), anchor=weights(self.anchor))
+
+    @property
+    def on_weights(self) -> bool:
+        """Whether any of them holds a weight."""
+        return any(weight_number(name) is not None for name in self.importance)
 
     def only(self, wanted: Callable[[str], bool]) -> Self:
         """Those on parameters of some names."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -275,15 +274,14 @@ class Report:
         """What choices that the paper leaves open are worth, each against the default over paired seeds."""
         runs = [run for experiment in self.experiments if experiment.name == "choices" for run in experiment.runs]
         rows = []
-        for stream, method, name, settings in dict.fromkeys(
-            (run.stream, run.method, run.variant, json.dumps(run.settings)) for run in runs
-        ):
-            what = Shape(stream, method, json.loads(settings))
+        for run in {(run.stream, run.variant): run for run in runs}.values():
+            what = Shape(run.stream, run.method, run.settings)
             found = [self.measured.spread(what, metric) for metric in ("acc", "bwt", "acc_task_il")]
-            gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(Shape(stream, method), "acc")).values())
+            default = Shape(run.stream, run.method)
+            gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
             if found[0] is not None:
                 compared = "-" if gained is None or not what.settings else str(gained)
-                rows.append((self.streams[stream], name, *(str(spread or "-") for spread in found), str(found[0].n), compared))
+                rows.append((self.streams[run.stream], run.variant, *(str(spread or "-") for spread in found), str(found[0].n), compared))
         text = "## Choices that the paper leaves open\n\nAFAF with each of them (`afaf reproduce choices`); the last column is ACC less "
         text += "that of the default, over paired seeds, with the 95 % interval.\n\n"
         headings = ("stream", "choice", "ACC", "BWT", "task-IL ACC", "n", "against the default")

@@ -82,6 +82,9 @@ class Beginnings:
 
     def leave(self, shared: Shared, learner: Learner, progress: Progress) -> None:
         """For a run that has learned what it shares."""
+        if not self._wanted(shared) or shared in self:
+            return
+        beginning = Beginning.of(shared.lessons, learner, progress)  # which takes a while: others need not wait for it
         with self._lock:
-            if self._wanted(shared) and shared not in self._known:
-                self._known[shared] = Beginning.of(shared.lessons, learner, progress)
+            if self._wanted(shared):
+                self._known[shared] = beginning

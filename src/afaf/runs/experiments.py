@@ -12,6 +12,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Planned:
     seed: int
     keep: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> Key:
         return key_of(self.stream, self.method, self.settings, self.seed)
 

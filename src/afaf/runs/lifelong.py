@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from afaf.engine import Engine, find_engine
-from afaf.engine.lanes import GATE
-from afaf.engine.precision import PRECISION
+from afaf.engine.precision import at_work
 from afaf.engine.report import EpochReport, OnEpoch
 from afaf.errors import CapacityError, ConfigError, DataError, FileError
 from afaf.learning.feed import Feed
@@ -316,7 +315,7 @@ class Lifelong:
             plan.loss = self._loss(plan, train, with_negatives) or plan.loss
 
         try:
-            with PRECISION.set(config.run.precision, device), GATE.inside(), suitable_threads(self.spec, config.learn.batch_size):
+            with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):
                 learn_lesson(learner, method, engine, lesson, after_epoch, adjust=adjust)
         except CapacityError as error:
             raise CapacityError(f"the model is full: {error}. Or begin a new model with a larger max_tasks") from None

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from afaf.engine import find_engine
-from afaf.engine.lanes import GATE
-from afaf.engine.precision import PRECISION
+from afaf.engine.precision import at_work
 from afaf.errors import AfafError, CapacityError, DivergedError
 from afaf.runs.beginnings import Beginnings, Shared, shared_by
 from afaf.runs.config import RunSettings
@@ -21,7 +20,7 @@ from afaf.runs.experiments import Experiment, Planned
 from afaf.runs.keep import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results, Row
-from afaf.runs.runner import Listener, costs, set_up, settings_table
+from afaf.runs.runner import Listener, Setup, costs, set_up, settings_table
 from afaf.runs.store import Key, Line, Store
 from afaf.streams.benchmarks import outline_of
 
@@ -106,7 +105,7 @@ class Reproduction(Watch):
     def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
         """Do what is missing, as far as the time goes; `how` are settings of `HOW`."""
         self.how = dict(how or {})
-        self.shared = {run.key: self._shared_by(run) for run in self.missing}
+        self.shared = self._shared_by(self.missing)
         self.executor.beginnings = self.beginnings
         self.progress.planned(self.missing, self.already)
         self.executor.carry_out(self._next_jobs(), self)
@@ -143,13 +142,20 @@ class Reproduction(Watch):
     def _expected(self, run: Planned) -> float | None:
         return self.expectation.of(run, run.key in self.begun or self._known(run))
 
-    def _shared_by(self, run: Planned) -> Shared | None:
-        outline = outline_of(run.stream)
-        try:
-            setup = set_up(outline, run.method, *settings_table(None, {**run.settings, **self.how}))
-        except AfafError:  # an outcome, which the run itself will meet
-            return None
-        return shared_by(setup.method, setup.config, outline.name, len(outline), run.seed)
+    def _shared_by(self, runs: Sequence[Planned]) -> dict[Key, Shared | None]:
+        """What each run may share; seeds of one shape are set up once."""
+        found: dict[Key, Shared | None] = {}
+        setups: dict[tuple[str, ...], Setup | None] = {}
+        for run in runs:
+            outline, kind = outline_of(run.stream), run.key[:3]
+            if kind not in setups:
+                try:
+                    setups[kind] = set_up(outline, run.method, *settings_table(None, {**run.settings, **self.how}))
+                except AfafError:  # an outcome, which the run itself will meet
+                    setups[kind] = None
+            setup = setups[kind]
+            found[run.key] = None if setup is None else shared_by(setup.method, setup.config, outline.name, len(outline), run.seed)
+        return found
 
     def _wanted(self, shared: Shared) -> bool:
         """Whether a run that has not begun shares this beginning."""
@@ -188,7 +194,7 @@ class Reproduction(Watch):
         run, _ = self.running[job.tag]
         if run.keep and results.model is not None:
             stream, device = self.executor.stream_of(job), self.executor.device
-            with PRECISION.set(self.how.get("run.precision", RunSettings.precision), device), GATE.inside():
+            with at_work(self.how.get("run.precision", RunSettings.precision), device):
                 self.kept[run.key] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
 
     def finished(self, job: Job, results: Results) -> None:

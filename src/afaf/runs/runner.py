@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from afaf.engine import find_engine
-from afaf.engine.lanes import GATE
-from afaf.engine.precision import PRECISION
+from afaf.engine.precision import at_work
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.costs import Costs, predict_costs
@@ -279,8 +278,8 @@ class Run:
         self._started = self._learning = time.perf_counter()
 
     def carry_out(self) -> Results:
-        precision = PRECISION.set(self.config.run.precision, self.device)
-        with precision, GATE.inside(), suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
+        computing = at_work(self.config.run.precision, self.device)
+        with computing, suitable_threads(self.setup.spec, self.config.learn.batch_size), honest_failure(self):
             try:
                 return self._carry_out()
             finally:
@@ -320,7 +319,7 @@ class Run:
 
     def learn_task(self, number: int) -> float:
         """Learn one task, and say how well the model does on it when the task is known."""
-        with PRECISION.set(self.config.run.precision, self.device), GATE.inside():
+        with at_work(self.config.run.precision, self.device):
             self._learn((number,))
             return self._score(self.stream[number - 1]).task_il
 
