@@ -22,6 +22,10 @@ def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> 
     return stream, method, json.dumps(settings, sort_keys=True), seed
 
 
+class UnfinishedLine(UserWarning):
+    """A line that a killed process left behind."""
+
+
 class Store:
     """A folder of JSON lines. A later line of the same run takes the place of an earlier one."""
 
@@ -69,7 +73,7 @@ def read_lines(path: Path) -> Iterable[Line]:
         try:
             line = json.loads(text)
         except json.JSONDecodeError:
-            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", stacklevel=2)
+            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
         missing = {"stream", "method", "settings", "seed"} - set(line) if isinstance(line, dict) else {"everything"}
         if missing:
