@@ -46,6 +46,24 @@ def test_what_cannot_be_computed_is_none() -> None:
     assert metrics.forward_transfer([None], [50.0]) is None
 
 
+@pytest.mark.parametrize(
+    ("R", "collapsed"),
+    [
+        ([[90.0], [50.0, 50.0]], True),
+        ([[90.0], [50.0, 51.0]], True),
+        ([[90.0], [50.0, 90.0]], False),  # the first task is forgotten, the second learned
+        ([[50.0], [50.0, 50.0]], False),  # nothing was ever learned
+        ([[50.0]], False),
+        ([[None], [50.0, 50.0]], False),  # joint training
+        ([[90.0], [50.0, 50.0], [90.0, 90.0, 90.0]], False),  # it has recovered
+    ],
+)
+def test_a_network_has_collapsed_when_it_guesses_on_all_tasks_after_it_had_learned_one(
+    R: list[list[float | None]], collapsed: bool
+) -> None:
+    assert metrics.has_collapsed(R, (2, 2, 2)) == collapsed
+
+
 def results(seed: int, R: list[list[float | None]]) -> Results:
     return Results("s", "m", seed, R, R, [100.0] * len(R), [None] * len(R), [], [["a", "b"]] * len(R), 1, 2)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
+from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part, shape
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
 from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
@@ -45,6 +45,7 @@ def made_up(run: Planned, spread: float = 2.0) -> Line:
         "la": sum(R[i][i] for i in range(n_tasks)) / n_tasks,
         "acc_task_il": 90 + draw.gauss(0, 1),
         "R": R,
+        "R_task_il": [[90.0] * (j + 1) for j in range(n_tasks)],
         "kept": {name: kept[name] for name in run.keep},
         "seconds": 1.0,
         "device": "none",
@@ -183,7 +184,7 @@ def test_a_diverged_run_is_told_and_its_penalty_in_closed_form_compared(everythi
             lines[key] = {**about, "failed": "the penalty makes task 2 diverge"}
     text = report(lines).text({})
     assert "EWC (penalty in closed form)" in text
-    assert "did not come to its end in 3 runs: the penalty makes task 2 diverge" in text
+    assert "did not come to its end with seeds 0, 1, 2: the penalty makes task 2 diverge." in text
 
 
 def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dict[Any, Line]) -> None:
@@ -198,9 +199,9 @@ def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dic
             )
             lines[key] = {**line, "acc": default["acc"] + 3 + line["seed"]}
     section = report(lines).choices()
-    row = next(row for row in section.splitlines() if row.startswith("| Mix | dropout where the paper says"))
+    row = next(row for row in section.splitlines() if row.startswith("| Mix | AFAF | dropout where the paper says"))
     assert row.endswith("| 3 | +4.00 [+1.52, +6.48] |")
-    assert sum(row.startswith("| sim-CIFAR10 |") for row in section.splitlines()) == 7
+    assert sum(row.startswith("| sim-CIFAR10 | AFAF |") for row in section.splitlines()) == 7
     assert "Not measured yet" in report({}).choices()
 
 
@@ -214,3 +215,17 @@ def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything
     text = report(everything, Explanations.read(tmp_path)).main_table()
     assert "LwF ACC: because." in text
     assert Explanations.read(tmp_path).of(Shape("sim-cifar10", "lwf"), "acc") is None
+
+
+def test_the_closed_form_stands_in_as_soon_as_more_seeds_survive_with_it(everything: dict[Any, Line]) -> None:
+    lines = dict(everything)
+    ewc = [key for key, line in lines.items() if line["stream"] == "sim-cifar100" and line["method"] == "ewc" and not line["settings"]]
+    assert shape(Measured(lines.values()), "sim-cifar100", "ewc").settings == {}
+    for key in ewc[:2]:  # dead from the second task on
+        lines[key] = {**lines[key], "R_task_il": [[90.0], *([50.0] * (j + 1) for j in range(1, 8))]}
+    measured = Measured(lines.values())
+    assert sorted(measured.failures(Shape("sim-cifar100", "ewc"))) == sorted(lines[key]["seed"] for key in ewc[:2])
+    assert shape(measured, "sim-cifar100", "ewc").settings == {"method.penalty": "proximal"}
+    text = report(lines).main_table()
+    assert "EWC with the paper's settings did not come to its end with seeds" in text
+    assert "the network collapsed in task 2" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,10 @@ import torch
 
 import afaf
 from afaf.errors import CapacityError, ConfigError, DeviceError, DivergedError, RunError
+from afaf.learning.learner import Learner
+from afaf.learning.plan import LearningPlan
+from afaf.methods.base import Lesson
+from afaf.methods.finetune import Finetune
 from afaf.model.file import Model
 from conftest import small_stream
 
@@ -134,6 +139,29 @@ def test_judged_on_validation_images(tmp_path: Path) -> None:
     results = afaf.run("split-digits", "finetune", settings=settings, device="cpu")
     expected = sum(len(task.validation) for task in afaf.open_stream("split-digits").with_validation(0.2) if task.validation is not None)
     assert np.sum(results.confusion) == expected
+
+
+class Killing(Finetune):
+    """Fine-tuning that kills its network with the second task's steps."""
+
+    name = "killing"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        return replace(plan, lr=100.0, clip=1.0) if lesson.task == 2 else plan
+
+
+def test_a_network_that_steps_too_large_have_killed_is_told_of_once() -> None:
+    results = afaf.run("split-digits", Killing, settings=QUICK, device="cpu")
+    assert len(results.warnings) == 1
+    assert "after task 2" in results.warnings[0]
+    assert "collapsed" in results.warnings[0]
+
+
+def test_a_task_that_was_hardly_learned_is_told_of() -> None:
+    results = afaf.run("split-digits", "finetune", settings={**QUICK, "learn.lr": 1e-9}, device="cpu")
+    assert "task 1 was hardly learned" in results.warnings[0]
+    assert not any("collapsed" in message for message in results.warnings)
 
 
 def test_fewer_free_neurons_than_asked_is_a_warning() -> None:

@@ -59,3 +59,19 @@ def forward_transfer(before: Sequence[float | None], chance: Sequence[float]) ->
     Before a task is learned no class of it can be predicted in class-IL, so this is a task-IL measure.
     """
     return _mean(_minus(value, level) for value, level in zip(before[1:], chance[1:], strict=True))
+
+
+def is_guessing(accuracy: float, classes: int) -> bool:
+    """Whether an accuracy is hardly better than what guessing among so many classes gives."""
+    chance = 100 / classes
+    return classes > 1 and accuracy < min(1.2 * chance, chance + 10)
+
+
+def has_collapsed(R_task_il: Matrix, classes_per_task: Sequence[int]) -> bool:
+    """Whether a network that had learned a task guesses on every task now, although the task is known: its neurons have died."""
+
+    def guesses(value: float | None, task: int) -> bool:
+        return value is None or is_guessing(value, classes_per_task[task])
+
+    had_learned = any(not guesses(row[i], i) for i, row in enumerate(R_task_il[:-1]))
+    return had_learned and all(guesses(value, i) for i, value in enumerate(R_task_il[-1]))

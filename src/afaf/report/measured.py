@@ -20,7 +20,7 @@ from afaf.runs.results import Row
 from afaf.runs.runner import costs as predicted_costs
 from afaf.runs.runner import method_class
 from afaf.runs.store import Line
-from afaf.streams.benchmarks import outline_of
+from afaf.streams.benchmarks import BENCHMARKS, outline_of
 
 BySeed = dict[int, float]
 CONFIDENCE = 0.95
@@ -95,10 +95,12 @@ class Measured:
 
     def runs(self, shape: Shape) -> dict[int, Line]:
         """The runs that came to their end, by seed."""
-        return {seed: line for seed, line in sorted(self._by_shape.get(shape.key, {}).items()) if "failed" not in line}
+        return {seed: line for seed, line in sorted(self._by_shape.get(shape.key, {}).items()) if failure(line) is None}
 
-    def failures(self, shape: Shape) -> list[str]:
-        return [line["failed"] for line in self._by_shape.get(shape.key, {}).values() if "failed" in line]
+    def failures(self, shape: Shape) -> dict[int, str]:
+        """Why the others did not, by seed."""
+        found = {seed: failure(line) for seed, line in sorted(self._by_shape.get(shape.key, {}).items())}
+        return {seed: why for seed, why in found.items() if why is not None}
 
     def values(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> BySeed:
         """A metric by seed, of the runs that have it."""
@@ -108,6 +110,17 @@ class Measured:
 
     def spread(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> Spread | None:
         return Spread.of(self.values(shape, metric).values())
+
+
+def failure(line: Line) -> str | None:
+    """Why a run has no numbers that could stand in a mean: it stopped, or its network died on the way and guesses ever since."""
+    if "failed" in line:
+        return str(line["failed"])
+    if line["stream"] not in BENCHMARKS:
+        return None  # how many classes its tasks have, only its data could tell
+    R, sizes = line["R_task_il"], _classes_per_task(line["stream"])
+    dead = [task for task in range(2, len(R) + 1) if metrics.has_collapsed(R[:task], sizes)]
+    return f"the network collapsed in task {dead[0]}, and guesses ever since" if len(R) in dead else None
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
@@ -127,6 +140,11 @@ def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
 def costs(stream: str, method: str) -> Costs:
     """What a method with its preset costs on a built-in stream: known without training."""
     return predicted_costs(stream, method)
+
+
+@cache
+def _classes_per_task(stream: str) -> Sequence[int]:
+    return outline_of(stream).classes_per_task
 
 
 @cache

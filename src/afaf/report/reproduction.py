@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.files import fill, make_folders, write_whole
-from afaf.report.claims import BASELINES, CLAIMS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
+from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
 from afaf.report.measured import Measured, Paired, Shape, Spread, costs, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
@@ -35,6 +35,10 @@ CONTROLS_HEAD = """## All methods, controls among them
 The controls are not in the paper: fine-tuning (the floor), joint training (all data at once), isolated networks (perfect isolation), a
 ridge regression in closed form on the first task's features. Task-IL of PackNet is with the task's own mask, and beside it with all
 connections.
+
+"""
+AGAINST_HEAD = """
+AFAF's class-IL ACC less each control's, over paired seeds, with the 95 % interval:
 
 """
 COSTS_HEAD = """## Table 2: costs
@@ -168,13 +172,15 @@ class Report:
         return " (penalty in closed form)" if what.settings and method in ("ewc", "mas") else ""
 
     def _failures(self, stream: str) -> str:
+        """Which runs have no numbers, and why."""
         text = ""
         for method in self.methods:
             failures = self.measured.failures(Shape(stream, method))
             if failures:
-                text += (
-                    f"\n{self.methods[method]} with the paper's settings did not come to its end in {len(failures)} runs: {failures[0]}\n"
-                )
+                seeds = "seed " if len(failures) == 1 else "seeds "
+                seeds += ", ".join(str(seed) for seed in failures)
+                text += f"\n{self.methods[method]} with the paper's settings did not come to its end with {seeds}: "
+                text += f"{next(iter(failures.values()))}.\n"
         return text
 
     def controls(self) -> str:
@@ -193,7 +199,18 @@ class Report:
                     rows.append((title, self.methods[method] + self._note(stream, method, what), *values, str(n)))
         text = CONTROLS_HEAD
         headings = ("stream", "method", "ACC", "BWT", "LA", "task-IL ACC", "with all connections", "task-id", "n")
-        return text + (table(headings, rows) if rows else "Not measured yet.\n")
+        return text + (table(headings, rows) if rows else "Not measured yet.\n") + self._against_controls()
+
+    def _against_controls(self) -> str:
+        """AFAF's class-IL ACC less that of each control, over paired seeds."""
+        rows = []
+        for stream, title in self.streams.items():
+            mine = self.measured.values(Shape(stream, "afaf"), "acc")
+            for control in CONTROLS:
+                found = Paired.of(minus(mine, self.measured.values(Shape(stream, control), "acc")).values())
+                if found is not None:
+                    rows.append((title, f"AFAF less {self.methods[control]}", str(found), str(found.n)))
+        return AGAINST_HEAD + table(("stream", "difference of ACC", "measured", "n"), rows) if rows else ""
 
     def costs(self) -> str:
         rows = []
@@ -274,17 +291,20 @@ class Report:
         """What choices that the paper leaves open are worth, each against the default over paired seeds."""
         runs = [run for experiment in self.experiments if experiment.name == "choices" for run in experiment.runs]
         rows = []
-        for run in {(run.stream, run.variant): run for run in runs}.values():
+        for run in {(run.stream, run.method, run.variant): run for run in runs}.values():
             what = Shape(run.stream, run.method, run.settings)
             found = [self.measured.spread(what, metric) for metric in ("acc", "bwt", "acc_task_il")]
             default = Shape(run.stream, run.method)
             gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
             if found[0] is not None:
                 compared = "-" if gained is None or not what.settings else str(gained)
-                rows.append((self.streams[run.stream], run.variant, *(str(spread or "-") for spread in found), str(found[0].n), compared))
-        text = "## Choices that the paper leaves open\n\nAFAF with each of them (`afaf reproduce choices`); the last column is ACC less "
+                head = self.streams[run.stream], self.methods[run.method], run.variant
+                rows.append((*head, *(str(spread or "-") for spread in found), str(found[0].n), compared))
+        text = (
+            "## Choices that the paper leaves open\n\nWhat each of them is worth (`afaf reproduce choices`); the last column is ACC less "
+        )
         text += "that of the default, over paired seeds, with the 95 % interval.\n\n"
-        headings = ("stream", "choice", "ACC", "BWT", "task-IL ACC", "n", "against the default")
+        headings = ("stream", "method", "choice", "ACC", "BWT", "task-IL ACC", "n", "against the default")
         return text + (table(headings, rows) if rows else "Not measured yet.\n")
 
     def claims(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from afaf.report import svg
 from afaf.report.claims import CLAIMS, overall
-from afaf.report.measured import Measured, Shape, Spread, mean_matrix
+from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
 from afaf.report.paper import paper
 from afaf.report.run_page import confusion_map
@@ -23,7 +23,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8
 
 def results_page(folder: Path) -> Page:
     measured = Measured(Store(folder).read().values())
-    done = [line for line in measured.lines if "failed" not in line]
+    done = [line for line in measured.lines if failure(line) is None]
     shapes = sorted_shapes(done)
     plain = [shape for shape in shapes if not shape.settings]
     streams = list(dict.fromkeys(shape.stream for shape in plain))
@@ -42,7 +42,7 @@ def results_page(folder: Path) -> Page:
         Section("variants", "Variants and studies", variants(measured, varied), "Settings that differ from the preset."),
         Section("costs", "Costs against dense", costs(measured, plain, streams), "The dense network and its training are 1."),
         Section("claims", "The paper's claims", claims(measured), "On paired seeds; REPRODUCTION.md has every comparison."),
-        Section("seeds", "All seeds", all_seeds(measured, shapes)),
+        Section("seeds", "All seeds", all_seeds(measured, shapes) + without_numbers(measured)),
     ]
     commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
     devices = sorted({line.get("device", "unknown") for line in measured.lines})
@@ -222,3 +222,14 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
             rows.append([*row, f"{line.get('seconds', 0):.0f}"])
     shown = html_table(["run", "seed", "ACC", "BWT", "task-IL", "s"], rows)
     return f"<details><summary>{len(rows)} runs</summary>{shown}</details>"
+
+
+def without_numbers(measured: Measured) -> str:
+    """The runs that stopped or collapsed, and why."""
+    rows = [
+        [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), why]
+        for shape in sorted_shapes(measured.lines)
+        for seed, why in measured.failures(shape).items()
+    ]
+    shown = html_table(["run", "seed", "why"], rows, words=(2,))
+    return f"<details><summary>{len(rows)} runs without numbers</summary>{shown}</details>" if rows else ""

@@ -17,6 +17,7 @@ from afaf.engine.precision import at_work
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.costs import Costs, predict_costs
+from afaf.evaluation.metrics import has_collapsed, is_guessing
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
@@ -333,7 +334,6 @@ class Run:
         lesson = Lesson(numbers[-1], classes, feed, self._warn)
         learn_lesson(self.learner, self.method, self.engine, lesson, self._after_epoch, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
-        self._warn_if_not_learned(lesson)
 
     def _judge(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R that this lesson makes known, and look ahead at the next task for forward transfer."""
@@ -347,6 +347,7 @@ class Run:
         found.confusion = np.concatenate([score.confusion for score in scores]).tolist()
         if last < len(self.stream) and self.learner.network.spec.n_classes > self.stream[last].classes[-1]:
             found.before[last] = self._score(self.stream[last]).task_il
+        self._warn_if_guessing(numbers)
         self.listener.lesson_ended(numbers, found.R[last - 1], found.R_task_il[last - 1])
         if self.folder is not None:
             row = {"R": found.R[last - 1], "R_task_il": found.R_task_il[last - 1], "task_id": found.task_id[last - 1]}
@@ -399,13 +400,21 @@ class Run:
     def _feed(self, parts: list[Any]) -> Feed:
         return Feed(parts, self.device, self.learner.network.dtype)
 
-    def _warn_if_not_learned(self, lesson: Lesson) -> None:
-        chance = 100 / len(lesson.classes)
-        last = self.progress.last_epoch
-        if last is not None and len(lesson.classes) > 1 and last.accuracy < min(1.2 * chance, chance + 10):
+    def _warn_if_guessing(self, numbers: tuple[int, ...]) -> None:
+        """Told once: that the network has died. Of each lesson before: that it was hardly learned, for want of steps or connections."""
+        task, last, R, sizes = numbers[-1], self.progress.last_epoch, self.progress.R_task_il, self.stream.outline.classes_per_task
+        classes = sum(sizes[number - 1] for number in numbers)
+        if has_collapsed(R[: task - 1], sizes):
+            return
+        if has_collapsed(R[:task], sizes):
             self._warn(
-                f"task {lesson.task} was hardly learned: {last.accuracy:.0f} % right on its training images, "
-                f"chance is {chance:.0f} %; raise learn.epochs or learn.lr, or sparse.density"
+                f"after task {task} the answers to all tasks are no better than guessing: the network has collapsed, "
+                "as it does when steps are too large, and will hardly learn again; lower learn.lr"
+            )
+        elif last is not None and is_guessing(last.accuracy, classes):
+            self._warn(
+                f"task {task} was hardly learned: {last.accuracy:.0f} % right on its training images, chance is {100 / classes:.0f} %; "
+                "raise learn.epochs or sparse.density, or try another learn.lr"
             )
 
     def _warn(self, message: str) -> None:
