@@ -93,6 +93,11 @@ class Measured:
             shape = Shape(line["stream"], line["method"], line["settings"])
             self._by_shape.setdefault(shape.key, {})[line["seed"]] = line
 
+    def shapes(self) -> list[Shape]:
+        """Every kind of run there is."""
+        firsts = (next(iter(by_seed.values())) for by_seed in self._by_shape.values())
+        return [Shape(line["stream"], line["method"], line["settings"]) for line in firsts]
+
     def runs(self, shape: Shape) -> dict[int, Line]:
         """The runs that came to their end, by seed."""
         return {seed: line for seed, line in sorted(self._by_shape.get(shape.key, {}).items()) if failure(line) is None}

@@ -174,13 +174,13 @@ class Report:
     def _failures(self, stream: str) -> str:
         """Which runs have no numbers, and why."""
         text = ""
-        for method in self.methods:
-            failures = self.measured.failures(Shape(stream, method))
-            if failures:
-                seeds = "seed " if len(failures) == 1 else "seeds "
-                seeds += ", ".join(str(seed) for seed in failures)
-                text += f"\n{self.methods[method]} with the paper's settings did not come to its end with {seeds}: "
-                text += f"{next(iter(failures.values()))}.\n"
+        for what in self.measured.shapes():
+            failures = self.measured.failures(what)
+            if what.stream == stream and failures:
+                how = " with " + ", ".join(f"{name} = {value}" for name, value in what.settings.items()) if what.settings else ""
+                seeds = ("seed " if len(failures) == 1 else "seeds ") + ", ".join(str(seed) for seed in failures)
+                why = next(iter(failures.values()))
+                text += f"\n{self.methods.get(what.method, what.method)}{how} did not come to its end with {seeds}: {why}.\n"
         return text
 
     def controls(self) -> str:

@@ -24,7 +24,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8
 def results_page(folder: Path) -> Page:
     measured = Measured(Store(folder).read().values())
     done = [line for line in measured.lines if failure(line) is None]
-    shapes = sorted_shapes(done)
+    shapes = [shape for shape in sorted_shapes(measured) if measured.runs(shape)]
     plain = [shape for shape in shapes if not shape.settings]
     streams = list(dict.fromkeys(shape.stream for shape in plain))
     sections = [Section("headline", "Headline", headline(measured, done, shapes))]
@@ -58,18 +58,16 @@ def method_title(method: str) -> str:
     return str(paper()["methods"].get(method, method))
 
 
-def sorted_shapes(lines: Sequence[Line]) -> list[Shape]:
+def sorted_shapes(measured: Measured) -> list[Shape]:
     """Every kind of run there is, in the paper's order of streams and methods."""
     streams, methods = list(paper()["streams"]), list(paper()["methods"])
-    found = {Shape(line["stream"], line["method"], line["settings"]).key: line for line in lines}
-    shapes = [Shape(line["stream"], line["method"], line["settings"]) for line in found.values()]
 
     def rank(shape: Shape) -> tuple[int, int, str]:
         stream = streams.index(shape.stream) if shape.stream in streams else len(streams)
         method = methods.index(shape.method) if shape.method in methods else len(methods)
         return stream, method, shape.key[2]
 
-    return sorted(shapes, key=rank)
+    return sorted(measured.shapes(), key=rank)
 
 
 def _paper_acc(stream: str, method: str) -> Sequence[float] | None:
@@ -228,7 +226,7 @@ def without_numbers(measured: Measured) -> str:
     """The runs that stopped or collapsed, and why."""
     rows = [
         [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), why]
-        for shape in sorted_shapes(measured.lines)
+        for shape in sorted_shapes(measured)
         for seed, why in measured.failures(shape).items()
     ]
     shown = html_table(["run", "seed", "why"], rows, words=(2,))
