@@ -18,6 +18,7 @@ from afaf.errors import RunError
 from afaf.model.file import Model
 from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.page import write_report
+from afaf.report.svg import _ticks
 from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import read_experiment
 from afaf.runs.reproduce import Progress, Reproduction
@@ -67,6 +68,13 @@ def test_one_run_has_a_page_too_and_so_has_every_kind_of_method(tmp_path: Path) 
         assert set(re.findall(r'<section id="([^"]+)"', page)) == set(SECTIONS)
     with pytest.raises(RunError, match="differ in more than their seed"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("high", [1e-6, 0.7, 100.0, 1e10, 1e30])
+def test_an_axis_has_a_few_ticks_however_large_its_values_are(high: float) -> None:
+    ticks = _ticks(0.0, high)
+    assert 2 <= len(ticks) <= 6
+    assert all(0 <= tick <= high * 1.001 + 1e-9 for tick in ticks)
 
 
 def test_names_of_classes_cannot_break_the_page(tmp_path: Path, digits: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part, shape
+from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
 from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
@@ -82,7 +82,7 @@ def test_without_results_every_number_and_claim_is_not_measured_yet() -> None:
     for claim in CLAIMS:
         parts = claim.check(Measured([]))
         assert all(one.verdict == "not measured yet" or one.exact is not None for one in parts), claim.text
-    assert text.count("Not measured yet.") == len(FIGURES) + 2
+    assert text.count("Not measured yet.") == len(FIGURES) + 1
 
 
 def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdict(everything: dict[Any, Line], tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_part_holds_only_beyond_the_spread_of_the_seeds(differences: list[floa
 
 
 def test_a_claim_holds_only_if_all_of_it_does() -> None:
-    yes, no, open_ = part("", {0: 1.0, 1: 1.1}), part("", {0: -1.0, 1: -1.0}), part("", {0: 9.0, 1: -1.0})
+    yes, no, open_ = (part("", dict(enumerate(values))) for values in ([1.0, 1.1, 1.0], [-1.0, -1.1, -1.0], [9.0, -1.0, 3.0]))
     assert overall([yes, yes]) == "holds"
     assert overall([yes, no]).startswith("does not hold as stated")
     assert overall([yes, open_]).startswith("not settled")
@@ -183,8 +183,9 @@ def test_a_diverged_run_is_told_and_its_penalty_in_closed_form_compared(everythi
             }
             lines[key] = {**about, "failed": "the penalty makes task 2 diverge"}
     text = report(lines).text({})
-    assert "EWC (penalty in closed form)" in text
-    assert "did not come to its end with seeds 0, 1, 2: the penalty makes task 2 diverge." in text
+    assert "| EWC, penalty in closed form | ACC |" in text
+    assert "- EWC, seeds 0, 1, 2: the penalty makes task 2 diverge." in text
+    assert "no seed came to its end" in text
 
 
 def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dict[Any, Line]) -> None:
@@ -202,7 +203,7 @@ def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dic
     row = next(row for row in section.splitlines() if row.startswith("| Mix | AFAF | dropout where the paper says"))
     assert row.endswith("| 3 | +4.00 [+1.52, +6.48] |")
     assert sum(row.startswith("| sim-CIFAR10 | AFAF |") for row in section.splitlines()) == 7
-    assert "Not measured yet" in report({}).choices()
+    assert "not run yet" in report({}).choices()
 
 
 def test_figures_compare_the_seeds_that_all_have() -> None:
@@ -217,15 +218,39 @@ def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything
     assert Explanations.read(tmp_path).of(Shape("sim-cifar10", "lwf"), "acc") is None
 
 
-def test_the_closed_form_stands_in_as_soon_as_more_seeds_survive_with_it(everything: dict[Any, Line]) -> None:
+def test_a_seed_that_collapsed_is_in_no_mean_and_is_named(everything: dict[Any, Line]) -> None:
     lines = dict(everything)
     ewc = [key for key, line in lines.items() if line["stream"] == "sim-cifar100" and line["method"] == "ewc" and not line["settings"]]
-    assert shape(Measured(lines.values()), "sim-cifar100", "ewc").settings == {}
-    for key in ewc[:2]:  # dead from the second task on
-        lines[key] = {**lines[key], "R_task_il": [[90.0], *([50.0] * (j + 1) for j in range(1, 8))]}
+    dead = lines[ewc[0]]["seed"]
+    alive_until_3 = [[90.0] * (j + 1) if j in (0, 2) else [50.0] * (j + 1) for j in range(8)]
+    lines[ewc[0]] = {**lines[ewc[0]], "R_task_il": alive_until_3}
     measured = Measured(lines.values())
-    assert sorted(measured.failures(Shape("sim-cifar100", "ewc"))) == sorted(lines[key]["seed"] for key in ewc[:2])
-    assert shape(measured, "sim-cifar100", "ewc").settings == {"method.penalty": "proximal"}
+    assert dead not in measured.values(Shape("sim-cifar100", "ewc"), "acc")
     text = report(lines).main_table()
-    assert "EWC did not come to its end with seeds" in text
-    assert "the network collapsed in task 2" in text
+    assert "| 3 of 4 |" in text
+    assert f"- EWC, seed {dead}: the network collapsed in task 4 and guesses from there on." in text
+
+
+def test_an_experiment_of_ones_own_has_a_section_and_the_papers_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nfeeds = "nothing"\n[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf"]\nseeds = 2\n'
+        '[grid.variants]\nplain = {}\nslow = { "learn.lr" = 0.001 }\nlater = { "learn.lr" = 0.002 }\n'
+    )
+    (mine,) = read_experiments(tmp_path)
+    lines = {run.key: made_up(run) for run in mine.runs if run.variant != "later"}
+    text = Report(lines, [mine], Explanations(), "images").text({})
+    assert "## Mine" in text
+    assert "| split-digits | AFAF | slow |" in text
+    assert "not run yet" in next(row for row in text.splitlines() if "| later |" in row)
+    assert "Table 2" not in text
+
+
+def test_of_fewer_than_three_seeds_nothing_holds() -> None:
+    assert part("", {0: 5.0, 1: 5.1}).verdict == "leans that way"
+    assert part("", {0: 5.0, 1: 5.1, 2: 5.2}).verdict == "holds"
+    assert part("", {0: 5.0, 1: 5.1, 2: 5.2}, at_least=5.5).verdict == "contradicted"
+
+
+def test_what_is_contradicted_does_not_hold_whatever_is_still_missing() -> None:
+    against, missing = part("", {0: -5.0, 1: -5.1, 2: -5.2}), part("", {})
+    assert overall([against, missing]).startswith("does not hold as stated: contradicted in 1, not measured yet in 1 of 2")

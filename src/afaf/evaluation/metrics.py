@@ -67,11 +67,13 @@ def is_guessing(accuracy: float, classes: int) -> bool:
     return classes > 1 and accuracy < min(1.2 * chance, chance + 10)
 
 
+def only_guesses(accuracies: Sequence[float | None], classes_per_task: Sequence[int]) -> bool:
+    """Whether no task is answered better than by guessing, although the task is known."""
+    known = [(value, classes) for value, classes in zip(accuracies, classes_per_task, strict=False) if value is not None]
+    return bool(known) and all(is_guessing(value, classes) for value, classes in known)
+
+
 def has_collapsed(R_task_il: Matrix, classes_per_task: Sequence[int]) -> bool:
-    """Whether a network that had learned a task guesses on every task now, although the task is known: its neurons have died."""
-
-    def guesses(value: float | None, task: int) -> bool:
-        return value is None or is_guessing(value, classes_per_task[task])
-
-    had_learned = any(not guesses(row[i], i) for i, row in enumerate(R_task_il[:-1]))
-    return had_learned and all(guesses(value, i) for i, value in enumerate(R_task_il[-1]))
+    """Whether a network that had learned a task only guesses now: its neurons have died."""
+    had_learned = any(not only_guesses(row, classes_per_task) and row[-1] is not None for row in R_task_il[:-1])
+    return had_learned and only_guesses(R_task_il[-1], classes_per_task)

@@ -113,19 +113,30 @@ class Measured:
         found = {seed: read(line) for seed, line in self.runs(shape).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def count(self, shape: Shape) -> str:
+        """How many seeds came to their end, and of how many where not all did."""
+        ended, failed = len(self.runs(shape)), len(self.failures(shape))
+        return f"{ended} of {ended + failed}" if failed else str(ended)
+
     def spread(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> Spread | None:
         return Spread.of(self.values(shape, metric).values())
 
 
 def failure(line: Line) -> str | None:
-    """Why a run has no numbers that could stand in a mean: it stopped, or its network died on the way and guesses ever since."""
+    """Why a run has no numbers that could stand in a mean: it stopped, or its network does no better than guessing in the end."""
     if "failed" in line:
         return str(line["failed"])
     if line["stream"] not in BENCHMARKS:
         return None  # how many classes its tasks have, only its data could tell
     R, sizes = line["R_task_il"], _classes_per_task(line["stream"])
-    dead = [task for task in range(2, len(R) + 1) if metrics.has_collapsed(R[:task], sizes)]
-    return f"the network collapsed in task {dead[0]}, and guesses ever since" if len(R) in dead else None
+    alive = [task for task, row in enumerate(R, 1) if not metrics.only_guesses(row, sizes)]
+    if len(R) in alive:
+        return None
+    return (
+        f"the network collapsed in task {alive[-1] + 1} and guesses from there on"
+        if alive
+        else "the network guesses from the first task on"
+    )
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
@@ -178,8 +189,19 @@ def _stored(name: str) -> Callable[[Line], float | None]:
     return read
 
 
+def task_found(line: Line) -> float | None:
+    """Share of answers that are a class of the right task, averaged over tasks as ACC is."""
+    if line["stream"] not in BENCHMARKS or not line.get("confusion"):
+        return None
+    counts, sizes = np.array(line["confusion"], dtype=float), _classes_per_task(line["stream"])
+    ends = np.cumsum(sizes)
+    tasks = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return float(np.mean([100 * counts[task, task].sum() / counts[task].sum() for task in tasks]))
+
+
 METRICS: dict[str, Callable[[Line], float | None]] = {
-    **{name: _stored(name) for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy")},
+    **{name: _stored(name) for name in ("acc", "bwt", "la", "acc_task_il")},
+    "task_found": task_found,
     "acc_task_il_unmasked": _all_connections,
     "la_reusing": la_reusing,
 }

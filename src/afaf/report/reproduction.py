@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from afaf.files import fill, make_folders, write_whole
-from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, RANDOM, Claim, Part, overall, shape
-from afaf.report.measured import Measured, Paired, Shape, Spread, costs, minus
+from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part, overall
+from afaf.report.measured import Measured, Paired, Shape, Spread, costs, failure, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
 from afaf.runs.experiments import Experiment
@@ -23,18 +23,22 @@ The numbers of *Avoiding Forgetting and Allowing Forward Transfer in Continual L
 measured here. Everything below is written by `afaf reproduce --write-report` from [results/](results) alone; the runs are made by
 `afaf reproduce NAME` ([how](docs/experiments.md)).
 
-- Measured: mean ± standard deviation (ddof 1) over n seeds, in percent. *Agrees*: the means differ by no more than the two standard
-  deviations combined (the root of the sum of their squares); with one seed, than the paper's own. *Differs*: by more.
-- Claims: differences over paired seeds, mean and 95 % interval (Student's t). *Holds*: the interval lies above 0. *Contradicted*: it lies
-  below. *Leans*: the mean is above or below 0, and the seeds do not settle it.
-- Seeds spread by several points: on fewer than five no ranking of AFAF and SpaceNet by ACC means anything.
+- Measured: mean ± standard deviation (ddof 1) over n seeds, in percent. "2 of 3": one of three seeds diverged or collapsed and is in no
+  mean; those left are no fair sample. *Agrees*: the means differ by no more than what is allowed, the two standard deviations combined
+  (the root of the sum of their squares; with one seed, the paper's own). *Differs*: by more. The paper does not say of how many runs its ±
+  is. For AFAF it is also said whether the mean lies within the paper's ± alone, which is stricter.
+- Claims: differences over paired seeds, mean and 95 % interval (Student's t, each comparison for itself). A comparison *holds* if the
+  interval lies above 0 and is *contradicted* if it lies below, with three seeds or more; it *leans* if the mean is above or below 0 and the
+  seeds do not settle it. A claim *holds* if all its comparisons do, and *does not hold as stated* if one is contradicted; else it is *not
+  settled*, or *incomplete* where some were not measured.
+- Seeds spread by several points, as the tables show: AFAF and SpaceNet are to be ranked by ACC on five seeds or not at all.
 """
 
 CONTROLS_HEAD = """## All methods, controls among them
 
 The controls are not in the paper: fine-tuning (the floor), joint training (all data at once), isolated networks (perfect isolation), a
 ridge regression in closed form on the first task's features. Task-IL of PackNet is with the task's own mask, and beside it with all
-connections.
+connections. *Task found*: the share of images answered with a class of the right task, averaged over tasks as ACC is.
 
 """
 AGAINST_HEAD = """
@@ -47,6 +51,22 @@ Relative to the dense network; known without training. FLOPs by the paper's esti
 only, and *counted* over live connections ([docs/methods.md](docs/methods.md)).
 
 """
+
+
+# Experiments that have sections of their own below.
+OF_THE_PAPER = {
+    "main",
+    "candidate-share",
+    "choices",
+    "class-ambiguity",
+    "density",
+    "four-ways",
+    "illustrations",
+    "l-reuse",
+    "levels",
+    "representations",
+    "selective-transfer",
+}
 
 
 @dataclass(frozen=True)
@@ -68,12 +88,16 @@ class Explanations:
         return None
 
 
+def allowed(printed: Sequence[float], found: Spread) -> float:
+    """How far a measured mean may be from a printed one: the two standard deviations combined."""
+    return float((printed[1] ** 2 + (found.std or 0.0) ** 2) ** 0.5)
+
+
 def verdict(printed: Sequence[float], found: Spread | None) -> str:
     """Whether a measured mean agrees with a printed one."""
     if found is None:
         return "not measured yet"
-    combined = (printed[1] ** 2 + (found.std or 0.0) ** 2) ** 0.5
-    return "agrees" if abs(found.mean - printed[0]) <= combined else "differs"
+    return "agrees" if abs(found.mean - printed[0]) <= allowed(printed, found) else "differs"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -93,30 +117,32 @@ class Report:
 
     def text(self, drawn: Mapping[str, str]) -> str:
         """The whole page; `drawn` maps figures to the files they were drawn into."""
-        sections = [
-            HEAD,
-            self.state(),
-            self.main_table(),
-            self.controls(),
-            self.costs(),
-            self.ambiguity_table(),
-            self.levels_table(),
-            self.printed_differences(),
-            self.choices(),
-            self.claims(),
-            self.figures(drawn),
-            self.contradictions(),
+        of_the_paper = [
+            self.main_table,
+            self.controls,
+            self.costs,
+            self.ambiguity_table,
+            self.levels_table,
+            self.printed_differences,
+            self.choices,
+            self.others,
+            self.claims,
+            lambda: self.figures(drawn),
+            self.contradictions,
         ]
-        return "\n".join(sections)
+        about_the_paper = any(experiment.name in OF_THE_PAPER for experiment in self.experiments)
+        sections = of_the_paper if about_the_paper else [self.others]
+        return "\n".join([HEAD, self.state(), *(text for section in sections if (text := section()))])
 
     def state(self) -> str:
         rows = []
         for experiment in self.experiments:
             missing = len(experiment.missing(self.lines))
             done = len(experiment.runs) - missing
-            rows.append((experiment.name, experiment.feeds, experiment.title, f"{done} of {len(experiment.runs)}"))
+            failed = sum(run.key in self.lines and failure(self.lines[run.key]) is not None for run in experiment.runs)
+            rows.append((experiment.name, experiment.feeds, experiment.title, f"{done} of {len(experiment.runs)}", str(failed or "-")))
         lines = list(self.lines.values())
-        text = "## What has been measured\n\n" + table(("experiment", "feeds", "what", "runs"), rows)
+        text = "## What has been measured\n\n" + table(("experiment", "feeds", "what", "runs", "without numbers"), rows)
         if lines:
             hours = sum(line.get("seconds", 0) for line in lines) / 3600
             used = sorted({f"{line['device']}, {line['engine']} engine in {line['precision']}, torch {line['torch']}" for line in lines})
@@ -126,19 +152,20 @@ class Report:
         return text
 
     def _compared(self, what: Shape, metric: str, printed: Sequence[float]) -> tuple[str, str, str, str, str]:
-        found = self.measured.spread(what, metric)
-        shown = "-" if found is None else str(found)
-        difference = "-" if found is None else f"{found.mean - printed[0]:+.2f}"
-        n = "0" if found is None else str(found.n)
-        return f"{printed[0]:.2f} ± {printed[1]:.2f}", shown, n, difference, verdict(printed, found)
+        found, n = self.measured.spread(what, metric), self.measured.count(what)
+        beside = f"{printed[0]:.2f} ± {printed[1]:.2f}"
+        if found is None:
+            return beside, "-", n, "-", "no seed came to its end" if self.measured.failures(what) else "not measured yet"
+        difference = f"{found.mean - printed[0]:+.2f} (± {allowed(printed, found):.2f})"
+        return beside, str(found), n, difference, verdict(printed, found)
 
     def _explained(self, shapes: Iterable[tuple[Shape, str, Sequence[float], str]]) -> str:
         """A line for each number that differs: what explains it, or that nothing was found yet."""
         reasons: dict[str, list[str]] = {}
         for what, metric, printed, name in shapes:
             if verdict(printed, self.measured.spread(what, metric)) == "differs":
-                reasons.setdefault(self.explanations.of(what, metric) or "no explanation found yet.", []).append(name)
-        lines = [f"- {', '.join(names)}: {why}\n" for why, names in reasons.items()]
+                reasons.setdefault(self.explanations.of(what, metric) or "not explained yet.", []).append(name)
+        lines = [f"- {'; '.join(names)}: {why}\n" for why, names in reasons.items()]
         return "\nWhere it differs:\n\n" + "".join(lines) if lines else ""
 
     def _within_the_papers(self, stream: str) -> str:
@@ -157,48 +184,46 @@ class Report:
             rows, compared = [], []
             for method in (*BASELINES, "afaf"):
                 printed = paper()["table-2"][stream][method]
-                what = shape(self.measured, stream, method)
-                note = self._note(stream, method, what)
-                for metric in ("acc", "bwt"):
-                    rows.append((self.methods[method] + note, metric.upper(), *self._compared(what, metric, printed[metric])))
-                    compared.append((what, metric, printed[metric], f"{self.methods[method]} {metric.upper()}"))
-            text += table(("method", "", "paper", "measured", "n", "difference", "verdict"), rows)
+                for what, name in self._forms(stream, method):
+                    for metric in ("acc", "bwt"):
+                        rows.append((name, metric.upper(), *self._compared(what, metric, printed[metric])))
+                        compared.append((what, metric, printed[metric], f"{name} {metric.upper()}"))
+            text += table(("method", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
             text += self._within_the_papers(stream)
             text += self._failures(stream)
             text += self._explained(compared)
         return text
 
-    def _note(self, stream: str, method: str, what: Shape) -> str:
-        return " (penalty in closed form)" if what.settings and method in ("ewc", "mas") else ""
+    def _forms(self, stream: str, method: str) -> list[tuple[Shape, str]]:
+        """A method as the paper has it, and with its penalty in closed form where that was measured."""
+        plain, closed = Shape(stream, method), Shape(stream, method, PROXIMAL)
+        name = self.methods[method]
+        return [(plain, name), *([(closed, f"{name}, penalty in closed form")] if self.measured.runs(closed) else [])]
 
     def _failures(self, stream: str) -> str:
-        """Which runs have no numbers, and why."""
-        text = ""
+        """Which runs of the preset, or of it with another learning rate, have no numbers, and why."""
+        reasons: dict[tuple[str, str], list[str]] = {}
         for what in self.measured.shapes():
-            failures = self.measured.failures(what)
-            if what.stream == stream and failures:
-                how = " with " + ", ".join(f"{name} = {value}" for name, value in what.settings.items()) if what.settings else ""
-                seeds = ("seed " if len(failures) == 1 else "seeds ") + ", ".join(str(seed) for seed in failures)
-                why = next(iter(failures.values()))
-                text += f"\n{self.methods.get(what.method, what.method)}{how} did not come to its end with {seeds}: {why}.\n"
-        return text
+            if what.stream == stream and set(what.settings) <= {"learn.lr"}:
+                how = f" with learn.lr = {what.settings['learn.lr']}" if what.settings else ""
+                for seed, why in self.measured.failures(what).items():
+                    reasons.setdefault((self.methods.get(what.method, what.method) + how, why), []).append(str(seed))
+        lines = [
+            f"- {name}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: {why}.\n" for (name, why), seeds in reasons.items()
+        ]
+        return "\nRuns without numbers:\n\n" + "".join(lines) if lines else ""
 
     def controls(self) -> str:
         """What the paper does not print: task-IL, LA, task-id accuracy, and the controls."""
         rows = []
+        metrics = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_found")
         for stream, title in self.streams.items():
-            for method in self.methods:
-                what = shape(self.measured, stream, method)
-                found = {
-                    name: self.measured.spread(what, name)
-                    for name in ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy")
-                }
-                n = found["acc"].n if found["acc"] else 0
-                if n:
-                    values = ["-" if value is None else str(value) for value in found.values()]
-                    rows.append((title, self.methods[method] + self._note(stream, method, what), *values, str(n)))
+            for what, name in (form for method in self.methods for form in self._forms(stream, method)):
+                if self.measured.runs(what):
+                    values = [str(self.measured.spread(what, metric) or "-") for metric in metrics]
+                    rows.append((title, name, *values, self.measured.count(what)))
         text = CONTROLS_HEAD
-        headings = ("stream", "method", "ACC", "BWT", "LA", "task-IL ACC", "with all connections", "task-id", "n")
+        headings = ("stream", "method", "ACC", "BWT", "LA", "task-IL ACC", "with all connections", "task found", "n")
         return text + (table(headings, rows) if rows else "Not measured yet.\n") + self._against_controls()
 
     def _against_controls(self) -> str:
@@ -249,7 +274,7 @@ class Report:
                 for metric, setting in (("acc", "class-IL"), ("acc_task_il", "task-IL")):
                     rows.append((self.streams[stream], variant["title"], setting, *self._compared(what, metric, printed[metric])))
                     compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {variant['title']}, {setting}"))
-        text += table(("stream", "variant", "", "paper", "measured", "n", "difference", "verdict"), rows)
+        text += table(("stream", "variant", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
         return text + self._explained(compared)
 
     def levels_table(self) -> str:
@@ -257,11 +282,11 @@ class Report:
         rows, compared = [], []
         for stream in paper()["table-10"]:
             for method, printed in paper()["table-10"][stream].items():
-                what = shape(self.measured, stream, method)
+                what = Shape(stream, method)
                 for metric, setting in (("acc_task_il", "task-IL"), ("acc", "class-IL")):
                     rows.append((self.streams[stream], self.methods[method], setting, *self._compared(what, metric, printed[metric])))
                     compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {self.methods[method]}, {setting}"))
-        text += table(("stream", "method", "", "paper", "measured", "n", "difference", "verdict"), rows)
+        text += table(("stream", "method", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
         return text + self._explained(compared)
 
     def printed_differences(self) -> str:
@@ -289,23 +314,36 @@ class Report:
 
     def choices(self) -> str:
         """What choices that the paper leaves open are worth, each against the default over paired seeds."""
-        runs = [run for experiment in self.experiments if experiment.name == "choices" for run in experiment.runs]
-        rows = []
-        for run in {(run.stream, run.method, run.variant): run for run in runs}.values():
-            what = Shape(run.stream, run.method, run.settings)
-            found = [self.measured.spread(what, metric) for metric in ("acc", "bwt", "acc_task_il")]
-            default = Shape(run.stream, run.method)
-            gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
-            if found[0] is not None:
-                compared = "-" if gained is None or not what.settings else str(gained)
-                head = self.streams[run.stream], self.methods[run.method], run.variant
-                rows.append((*head, *(str(spread or "-") for spread in found), str(found[0].n), compared))
         text = (
             "## Choices that the paper leaves open\n\nWhat each of them is worth (`afaf reproduce choices`); the last column is ACC less "
         )
         text += "that of the default, over paired seeds, with the 95 % interval.\n\n"
-        headings = ("stream", "method", "choice", "ACC", "BWT", "task-IL ACC", "n", "against the default")
-        return text + (table(headings, rows) if rows else "Not measured yet.\n")
+        return text + self._variants([experiment for experiment in self.experiments if experiment.name == "choices"])
+
+    def others(self) -> str:
+        """Experiments that no table or figure of the paper takes up."""
+        text = ""
+        for experiment in self.experiments:
+            if experiment.name not in OF_THE_PAPER:
+                text += (
+                    f"## {experiment.title}\n\n`afaf reproduce {experiment.name}`; the last column is ACC less that of the preset, over "
+                )
+                text += f"paired seeds, with the 95 % interval.\n\n{self._variants([experiment])}\n"
+        return text
+
+    def _variants(self, experiments: Sequence[Experiment]) -> str:
+        """A row for each variant on each stream."""
+        runs = {(run.stream, run.method, run.variant): run for experiment in experiments for run in experiment.runs}
+        rows = []
+        for run in runs.values():
+            what, default = Shape(run.stream, run.method, run.settings), Shape(run.stream, run.method)
+            head = self.streams.get(run.stream, run.stream), self.methods.get(run.method, run.method), run.variant or "preset"
+            found = [str(self.measured.spread(what, metric) or "-") for metric in ("acc", "bwt", "la", "acc_task_il")]
+            gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
+            beside = "not run yet" if self.measured.count(what) == "0" else str(gained) if gained and what.settings else "-"
+            rows.append((*head, *found, self.measured.count(what), beside))
+        headings = ("stream", "method", "variant", "ACC", "BWT", "LA", "task-IL ACC", "n", "against the preset")
+        return table(headings, rows) if rows else "Not measured yet.\n"
 
     def claims(self) -> str:
         text = "## The claims of the text\n\n"

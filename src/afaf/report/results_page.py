@@ -54,6 +54,12 @@ def title_of(stream: str) -> str:
     return str(paper()["streams"].get(stream, stream))
 
 
+def colour_of(method: str) -> str:
+    """The same on every stream."""
+    known = [*paper()["methods"]]
+    return COLOURS[(known.index(method) if method in known else len(known) + sum(method.encode())) % len(COLOURS)]
+
+
 def method_title(method: str) -> str:
     return str(paper()["methods"].get(method, method))
 
@@ -91,13 +97,12 @@ def headline(measured: Measured, done: Sequence[Line], shapes: Sequence[Shape]) 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
     rows, marks, series = [], [], []
-    for shape, colour in zip(shapes, COLOURS * 3, strict=False):
-        name = method_title(shape.method)
+    for shape in shapes:
+        name, colour = method_title(shape.method), colour_of(shape.method)
         found = {metric: measured.spread(shape, metric) for metric in ("acc", "bwt", "acc_task_il")}
         printed = _paper_acc(stream, shape.method)
-        n = found["acc"].n if found["acc"] else 0
         beside = "–" if printed is None else f"{printed[0]:.2f} ± {printed[1]:.2f}"
-        rows.append([name, *("–" if s is None else str(s) for s in found.values()), beside, str(n)])
+        rows.append([name, *("–" if s is None else str(s) for s in found.values()), beside, measured.count(shape)])
         seeds = measured.values(shape, "acc")
         dots = [(value, colour, f"{name}, seed {seed}\nACC {value:.2f} %") for seed, value in seeds.items()]
         if printed is not None:
@@ -170,7 +175,9 @@ def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
             found = [measured.spread(shape, metric) for metric in ("acc", "bwt", "la", "acc_task_il")]
             if found[0] is None:
                 continue
-            rows.append([shape.method + (_changed(shape) or " (preset)"), *("–" if s is None else str(s) for s in found), str(found[0].n)])
+            rows.append(
+                [shape.method + (_changed(shape) or " (preset)"), *("–" if s is None else str(s) for s in found), measured.count(shape)]
+            )
         boxes.append(chart(title_of(stream), html_table(["variant", "ACC", "BWT", "LA", "task-IL", "n"], rows)))
     return charts(*boxes)
 

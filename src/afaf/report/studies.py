@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from afaf.evaluation import metrics
-from afaf.report.claims import DENSER, LAST, LOWEST, PAIRS, RANDOM, SMALL, STREAMS, shape
+from afaf.report.claims import DENSER, LAST, LOWEST, PAIRS, RANDOM, SMALL, STREAMS
 from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Shape, costs, first_reuse
 from afaf.report.paper import paper
@@ -361,14 +361,14 @@ def representations(m: Measured) -> Figure | None:
 
 def main_table(m: Measured) -> Figure | None:
     """Table 2 at a glance: the paper's means and ours."""
-    if not any(m.runs(shape(m, stream, method)) for stream in STREAMS for method in paper()["table-2"][stream]):
+    if not any(m.runs(Shape(stream, method)) for stream in STREAMS for method in paper()["table-2"][stream]):
         return None
     made = figure_of(11, 3.0)
     for axes, stream in zip(made.subplots(1, 4, sharey=True), STREAMS, strict=True):
         for place, (method, printed) in enumerate(paper()["table-2"][stream].items()):
             mean, std = printed["acc"]
             axes.errorbar(mean, place - 0.15, xerr=std, fmt="o", color=GREY, markersize=4, capsize=2, label="paper" if place == 0 else None)
-            values = list(m.values(shape(m, stream, method), "acc").values())
+            values = list(m.values(Shape(stream, method), "acc").values())
             if values:
                 axes.plot(values, [place + 0.18] * len(values), "|", color=BLUE, alpha=0.6, markersize=7, label="each seed")
                 axes.plot(float(np.mean(values)), place + 0.18, "o", color=BLUE, markersize=4, label="measured")

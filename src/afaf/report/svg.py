@@ -5,6 +5,7 @@ Ink, grid and paper are CSS variables of the page, so that dark mode is a matter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -93,7 +94,8 @@ def heat_map(
 
 def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     span = max(high - low, 1e-9)
-    step = next(s * 10**power for power in range(-4, 9) for s in (1, 2, 2.5, 5) if span / (s * 10**power) <= wanted)
+    power = math.floor(math.log10(span / wanted))
+    step = next(s * 10.0**power for s in (1, 2, 2.5, 5, 10, 20) if span / (s * 10.0**power) <= wanted)
     first = -(-low // step)
     return [round(step * (first + k), 10) for k in range(wanted + 1) if step * (first + k) <= high + 1e-9]
 

@@ -24,7 +24,7 @@ class Results:
     seed: int
     R: list[Row]
     R_task_il: list[Row]
-    task_id: Row  # share of the held-out images assigned to the right task, after each task
+    task_id: Row  # share of held-out images answered with a class of the right task, averaged over tasks as ACC is, after each task
     before: Row  # task-IL accuracy on each task just before it was learned
     confusion: list[list[int]]  # after the last task: true class by predicted class
     class_names: list[list[str]]  # by task

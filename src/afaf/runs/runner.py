@@ -342,8 +342,7 @@ class Run:
         found.R[last - 1] = [score.class_il for score in scores]
         found.R_task_il[last - 1] = [score.task_il for score in scores]
         found.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
-        lengths = [len(self.stream[i].held_out(self.config.run.evaluate_on)) for i in range(last)]
-        found.task_id[last - 1] = float(np.average([score.task_id for score in scores], weights=lengths))
+        found.task_id[last - 1] = float(np.mean([score.task_id for score in scores]))
         found.confusion = np.concatenate([score.confusion for score in scores]).tolist()
         if last < len(self.stream) and self.learner.network.spec.n_classes > self.stream[last].classes[-1]:
             found.before[last] = self._score(self.stream[last]).task_il
@@ -414,7 +413,7 @@ class Run:
         elif last is not None and is_guessing(last.accuracy, classes):
             self._warn(
                 f"task {task} was hardly learned: {last.accuracy:.0f} % right on its training images, chance is {100 / classes:.0f} %; "
-                "raise learn.epochs or sparse.density, or try another learn.lr"
+                "raise learn.epochs (or sparse.density, where sub-networks are sparse), or try another learn.lr"
             )
 
     def _warn(self, message: str) -> None:
