@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
-from afaf.errors import RunError
+from afaf.errors import DivergedError, RunError
 from afaf.model.file import Model
 from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.page import write_report
@@ -120,6 +120,16 @@ def test_what_was_reused_is_said_of_the_right_task(seeds: Path) -> None:
     for task, counts in found.items():
         for earlier, number in counts.items():
             assert re.search(rf"task {task}: {number:,} connections start\s+from neurons fixed by task {earlier}\b", text)
+
+
+def test_a_run_that_diverged_is_not_said_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2, "learn.lr": 1e6}, device="cpu", out=tmp_path / "run")
+    with pytest.raises(RunError, match="would end the same way: the loss is not finite"):
+        write_report(tmp_path / "run")
+    (tmp_path / "run" / "log.jsonl").write_text('{"event": "ep')
+    with pytest.raises(RunError, match="goes on with it"):
+        write_report(tmp_path / "run")
 
 
 def test_runs_that_cannot_be_shown_say_why(seeds: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -85,13 +86,24 @@ def readable_runs(source: Path) -> Iterator[None]:
         ) from None
 
 
+def not_finished(source: Path) -> str:
+    """What to do about a run without results: one that diverged would diverge again, to the same bits."""
+    log = source / "log.jsonl"
+    last = log.read_text(encoding="utf-8").splitlines()[-1:] if log.exists() else []
+    with contextlib.suppress(ValueError):
+        told = json.loads(last[0]) if last else {}
+        if told.get("event") == "diverged":
+            return f"the run in {source} stopped, and going on would end the same way: {told['why']}"
+    return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
+
+
 def write_report(source: Path, out: Path | None = None) -> Path:
     """The page of a run folder, of a folder of runs, or of a results folder; `out` defaults to a file in that folder."""
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
 
     if (source / "config.json").exists() and not (source / "results.json").exists():
-        raise RunError(f"the run in {source} is not finished: {resume_command(source)} goes on with it")
+        raise RunError(not_finished(source))
     if not source.is_dir():
         raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
     place = out or source / "report.html"

@@ -100,6 +100,12 @@ def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     return [round(step * (first + k), 10) for k in range(wanted + 1) if step * (first + k) <= high + 1e-9]
 
 
+def _short(tick: float) -> str:
+    """A tick's number, narrow enough for the margin: 4e9, not 4e+09."""
+    mantissa, e, power = f"{tick:g}".partition("e")
+    return f"{mantissa}e{int(power)}" if e else mantissa
+
+
 def lines(
     series: Sequence[Series],
     label: str,
@@ -130,8 +136,9 @@ def lines(
     parts = []
     for tick in _ticks(low, high):
         parts.append(f'<line x1="{left}" x2="{WIDTH - right}" y1="{py(tick):.4g}" y2="{py(tick):.4g}" class="grid"/>')
-        parts.append(text(left - 4, py(tick) + 4, f"{tick:g}", "small", "end"))
-    for tick in x_ticks if x_ticks is not None else _ticks(first, last):
+        parts.append(text(left - 4, py(tick) + 4, _short(tick), "small", "end"))
+    whole = [tick for tick in _ticks(first, last) if tick == int(tick)]  # tasks and epochs are counted
+    for tick in x_ticks if x_ticks is not None else whole:
         parts.append(text(px(tick), height - bottom + 14, f"{tick:g}", "small"))
     for one in series:
         points = [(px(x), py(y), i) for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)) if y is not None]

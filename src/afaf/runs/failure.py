@@ -22,6 +22,9 @@ def honest_failure(run: Run) -> Iterator[None]:
     try:
         yield
     except DivergedError as error:
+        if run.folder is not None:
+            with contextlib.suppress(WriteError):
+                run.folder.log({"event": "diverged", "why": str(error)})
         raise DivergedError(f"{error}{_kept(run, 'The last good checkpoint is kept')}") from None
     except WriteError as error:
         raise WriteError(f"{error}{_resume(run)}") from error
