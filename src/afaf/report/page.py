@@ -52,6 +52,11 @@ def number_card(value: str, name: str, explained: str) -> str:
     return f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(explained)}</small></div>'
 
 
+def stack(*boxes: str) -> str:
+    """Charts one below the other, in the place of one."""
+    return f'<div class="stack">{"".join(boxes)}</div>'
+
+
 def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 0, words: tuple[int, ...] = ()) -> str:
     """Cells are text; the last `total_rows` rows stand out, columns in `words` are aligned to the left."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from afaf.report import svg
 from afaf.report.claims import CLAIMS, overall
 from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
-from afaf.report.page import Page, Section, chart, charts, html_table, number_card
+from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
 from afaf.report.paper import paper
 from afaf.report.run_page import confusion_map
 from afaf.runs.store import Line, Store
@@ -107,7 +107,7 @@ def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> 
         dots = [(value, colour, f"{name}, seed {seed}\nACC {value:.2f} %") for seed, value in seeds.items()]
         if printed is not None:
             dots.append((printed[0], "var(--soft)", f"{name}, the paper\nACC {printed[0]:.2f} ± {printed[1]:.2f} %"))
-        marks.append((name[:14], dots))
+        marks.append((name[:18], dots))
         series.append(_average_over_time(measured, shape, name, colour))
     known = [one for one in series if any(value is not None for value in one.y)]
 
@@ -118,8 +118,10 @@ def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> 
     drawn = svg.lines(known, "ACC over time", says, x_title="after task", y_title="mean accuracy (%)", y_range=(0, 100), x_ticks=ticks)
     return charts(
         chart("", html_table(["method", "ACC", "BWT", "task-IL", "paper ACC", "n"], rows)),
-        chart("ACC of every seed; grey: the paper", svg.dots(marks, f"ACC on {stream}")),
-        chart("mean accuracy on the tasks so far", drawn, below=svg.legend([(one.name, one.colour) for one in known])),
+        stack(
+            chart("ACC of every seed; grey: the paper", svg.dots(marks, f"ACC on {stream}", left=104)),
+            chart("mean accuracy on the tasks so far", drawn, below=svg.legend([(one.name, one.colour) for one in known])),
+        ),
     )
 
 
