@@ -66,6 +66,7 @@ class DivergedError(RunError):
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest one that does."""
     valid = sorted(valid)
-    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'?" if near else "valid ones: " + ", ".join(valid)
+    by_last_word = {one.rpartition(".")[2]: one for one in valid}  # the section is the same, and no likeness
+    near = difflib.get_close_matches(name.rpartition(".")[2], by_last_word, n=1, cutoff=0.4)
+    hint = f"did you mean '{by_last_word[near[0]]}'?" if near else "valid ones: " + ", ".join(valid)
     return f"unknown {kind} '{name}': {hint}"

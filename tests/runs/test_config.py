@@ -41,6 +41,7 @@ def test_values_per_layer_and_range_of_tasks_from_the_command_line() -> None:
     ("assignment", "message"),
     [
         ("learn.epoch=3", r"unknown key 'learn\.epoch': did you mean 'learn\.epochs'"),
+        ("method.clip=1", r"unknown key 'method\.clip': valid ones: method\.biases"),
         ("lern.epochs=3", "unknown section 'lern': did you mean 'learn'"),
         ("learn.epochs=many", r"learn\.epochs must be a whole number, not 'many'"),
         ("learn.epochs=1.5", "whole number"),
