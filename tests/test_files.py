@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from afaf.errors import WriteError
-from afaf.files import PART, fill, remove_parts, write_whole
+from afaf.files import PART, append_line, fill, remove_parts, write_whole
 
 
 def test_until_it_is_whole_the_old_file_is_there(tmp_path: Path) -> None:
@@ -66,6 +68,53 @@ def test_a_disk_that_takes_little_at_a_time_gets_all_of_it(tmp_path: Path, monke
     monkeypatch.setattr(os, "write", lambda handle, data: write(handle, bytes(data)[:7]))
     fill(tmp_path / "file", [b"0123456789" * 3, bytes(70_000)])
     assert (tmp_path / "file").read_bytes() == b"0123456789" * 3 + bytes(70_000)
+
+
+def test_a_line_is_appended_in_one_write_unless_the_disk_takes_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, path = os.write, tmp_path / "file"
+    sizes: list[int] = []
+
+    def taking(at_most: int) -> None:
+        monkeypatch.setattr(os, "write", lambda handle, data: sizes.append(len(data)) or write(handle, bytes(data)[:at_most]))
+
+    taking(100)
+    append_line(path, "whole")
+    taking(4)
+    append_line(path, "in parts")
+    assert path.read_text() == "whole\nin parts\n"
+    assert sizes == [6, 9, 5, 1]
+
+
+APPEND = """
+import resource, sys
+from pathlib import Path
+from afaf.errors import WriteError
+from afaf.runs.folder import RunFolder
+from afaf.runs.store import Store
+folder, which = Path(sys.argv[1]), sys.argv[2]
+put = RunFolder(folder).log if which == "log" else lambda record: Store(folder).append("log", record)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+put({"n": 1})
+for _ in range(2):
+    try:
+        put({"n": "x" * 100})
+    except WriteError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+put({"n": 3})
+"""
+
+
+@pytest.mark.parametrize("which", ["log", "results"])
+def test_a_line_the_disk_has_no_room_for_is_an_error_and_the_next_is_whole(which: str, tmp_path: Path) -> None:
+    """The system itself takes some of the line and refuses the rest."""
+    done = subprocess.run([sys.executable, "-c", APPEND, str(tmp_path), which], capture_output=True, text=True, check=True)
+    path = tmp_path / "log.jsonl"
+    assert done.stdout.splitlines() == [f"cannot write {path}: File too large"] * 2
+    first, half, last = path.read_text().splitlines()
+    assert first.replace(" ", "") == '{"n":1}'
+    assert half.startswith('{"n":')
+    assert last.replace(" ", "") == '{"n":3}'
 
 
 def test_what_dead_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

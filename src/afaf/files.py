@@ -38,11 +38,34 @@ def fill(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
     try:
         for part in _joined(parts):
-            rest = memoryview(part)
-            while len(rest):
-                rest = rest[os.write(handle, rest) :]  # a disk may take less than it was given
+            _write_all(handle, part)
     finally:
         os.close(handle)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, in one write unless the disk takes less; after a line that was left unfinished it starts one of its own."""
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            _write_all(handle, (("\n" if _ends_within_line(handle) else "") + line + "\n").encode())
+        finally:
+            os.close(handle)
+
+
+def _ends_within_line(handle: int) -> bool:
+    """Whether the last line lacks its end: a process was killed, or a disk was full, while it was written."""
+    if os.fstat(handle).st_size == 0:
+        return False
+    os.lseek(handle, -1, os.SEEK_END)
+    return os.read(handle, 1) != b"\n"
+
+
+def _write_all(handle: int, data: bytes | memoryview) -> None:
+    """A disk may take less than it was given; what it refuses is asked for again, so that the reason comes out as an error."""
+    rest = memoryview(data)
+    while len(rest):
+        rest = rest[os.write(handle, rest) :]
 
 
 def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:

@@ -18,11 +18,13 @@ from afaf.errors import DivergedError, RunError
 from afaf.model.file import Model
 from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.page import write_report
+from afaf.report.run_page import read_epochs
 from afaf.report.svg import _ticks
 from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import read_experiment
+from afaf.runs.folder import RunFolder
 from afaf.runs.reproduce import Progress, Reproduction
-from afaf.runs.store import Store
+from afaf.runs.store import Store, UnfinishedLine
 
 SECTIONS = ("headline", "r-matrix", "over-time", "confusion", "ledger", "candidates", "curves", "costs", "seeds", "settings")
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
@@ -143,6 +145,16 @@ def test_runs_that_cannot_be_shown_say_why(seeds: Path, tmp_path: Path) -> None:
     (run / "results.json").unlink()
     with pytest.raises(RunError, match="not finished: afaf run --resume"):
         write_report(run)
+
+
+def test_a_line_of_the_log_that_was_left_unfinished_is_passed_over(seeds: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(seeds / "seed-0", tmp_path / "run")
+    epochs = read_epochs(run / "log.jsonl")
+    with (run / "log.jsonl").open("a") as log:
+        log.write('{"event": "epoch", "task": 1, "ph')
+    RunFolder(run).log({"event": "resumed"})
+    with pytest.warns(UnfinishedLine, match=r"log.jsonl, line \d+, is unfinished"):
+        assert read_epochs(run / "log.jsonl") == epochs
 
 
 def test_figures_for_a_paper(seeds: Path, results: Path, tmp_path: Path) -> None:

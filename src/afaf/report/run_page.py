@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from afaf.report.measured import Spread, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
 from afaf.runs.results import Results
 from afaf.runs.runner import costs
+from afaf.runs.store import UnfinishedLine
 
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
@@ -65,12 +67,24 @@ class Runs:
 def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
     """The epochs of a log by (task, phase, epoch); a later line of the same epoch takes the place of an earlier one."""
     epochs = {}
-    if path.exists():
-        for text in path.read_text(encoding="utf-8").splitlines():
-            line = json.loads(text)
-            if line.get("event") == "epoch":
-                epochs[line["task"], line["phase"], line["epoch"]] = line
+    for line in read_log(path) if path.exists() else ():
+        if line.get("event") == "epoch":
+            epochs[line["task"], line["phase"], line["epoch"]] = line
     return epochs
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; one left unfinished is passed over where others follow, since writing went on, and is an error at the end."""
+    texts = path.read_text(encoding="utf-8").splitlines()
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            if number == len(texts):
+                raise
+            warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
+            continue
+        yield line
 
 
 def run_page(folders: Sequence[Path]) -> Page:

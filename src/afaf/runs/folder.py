@@ -6,14 +6,13 @@ Files appear whole or not at all, and one process at a time writes them.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from afaf.errors import RunError, WriteError
-from afaf.files import fill, reason, remove_parts, sync, write_whole
+from afaf.files import append_line, fill, reason, remove_parts, sync, write_whole
 from afaf.runs.lock import FolderLock, holder_of, is_locked
 
 __all__ = ["FORMAT", "RunFolder", "read_json", "resume_command", "what_is_there", "write_whole"]
@@ -89,15 +88,7 @@ class RunFolder:
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
-        line = json.dumps(record, allow_nan=False) + "\n"
-        try:
-            handle = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                os.write(handle, line.encode())
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise WriteError(f"cannot write {self.log_path}: {reason(error)}") from error
+        append_line(self.log_path, json.dumps(record, allow_nan=False))
 
     def log_bytes(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import DataError
-from afaf.files import make_folders, writing
+from afaf.files import append_line, make_folders, sync, writing
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
@@ -47,22 +47,12 @@ class Store:
                 raise PermissionError(errno.EACCES, "no permission")
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
-        """Add one line to NAME.jsonl in a single write; what a killed process may have left unfinished is closed off first."""
+        """Add one line to NAME.jsonl, and wait until it is on the disk."""
         make_folders(self.folder)
         path = self.folder / f"{name}.jsonl"
-        text = json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n"
+        append_line(path, json.dumps(line, allow_nan=False, separators=(",", ":")))
         with writing(path):
-            self._append(path, text)
-
-    def _append(self, path: Path, text: str) -> None:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            size = os.fstat(handle).st_size
-            half = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            os.write(handle, (("\n" if half else "") + text).encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            sync(path)
 
 
 def read_lines(path: Path) -> Iterable[Line]:
