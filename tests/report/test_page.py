@@ -20,6 +20,7 @@ from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_laye
 from afaf.report.page import write_report
 from afaf.report.run_page import read_epochs
 from afaf.report.svg import _ticks
+from afaf.runs.config import merge
 from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import read_experiment
 from afaf.runs.folder import RunFolder
@@ -77,6 +78,29 @@ def test_an_axis_has_a_few_ticks_however_large_its_values_are(high: float) -> No
     ticks = _ticks(0.0, high)
     assert 2 <= len(ticks) <= 6
     assert all(0 <= tick <= high * 1.001 + 1e-9 for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"config": {"learn": {"lr": 0.5}}}, r"learn.lr is 0.05 in seed-0, 0.5 in seed-1"),
+        ({"config": {"sparse": {"alloc": {"all": 12}}}}, r"sparse.alloc.all is not set in seed-0, 12 in seed-1"),
+        ({"data_digest": "0"}, r"data_digest is \w+ in seed-0, 0 in seed-1"),
+        ({"seed": 0}, "seed-0 and seed-1 do not differ in their seed, 0"),
+        ({"config": {"run": {"checkpoint": 7.0, "chunk": 64}, "evaluate": {"batch_size": 3}}, "device": "cuda:1"}, None),
+    ],
+)
+def test_only_runs_that_differ_in_nothing_but_their_seed_share_a_page(
+    changed: dict[str, Any], told: str | None, seeds: Path, tmp_path: Path
+) -> None:
+    both = shutil.copytree(seeds, tmp_path / "both")
+    about = json.loads((both / "seed-1" / "config.json").read_text())
+    (both / "seed-1" / "config.json").write_text(json.dumps(merge(about, changed)))
+    if told is None:
+        write_report(both)
+        return
+    with pytest.raises(RunError, match=told):
+        write_report(both)
 
 
 def test_names_of_classes_cannot_break_the_page(tmp_path: Path, digits: Any) -> None:

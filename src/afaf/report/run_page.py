@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Spread, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
+from afaf.report.tensorboard import flat
 from afaf.runs.results import Results
+from afaf.runs.resume import FREE as FREE_SETTINGS
 from afaf.runs.runner import costs
 from afaf.runs.store import UnfinishedLine
 
+NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
     ("acc", "ACC", "mean accuracy over all tasks in the end, no task label given"),
@@ -40,11 +43,10 @@ class Runs:
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
         self.results = [Results.from_dict(json.loads((path / "results.json").read_text(encoding="utf-8"))) for path in folders]
-        if len({(run.stream, run.method) for run in self.results}) > 1:
-            kinds = ", ".join(sorted({f"{run.stream} {run.method}" for run in self.results}))
-            raise RunError(f"these runs differ in more than their seed ({kinds}): name one run folder, or one folder of seeds")
+        about = [json.loads((path / "config.json").read_text(encoding="utf-8")) for path in folders]
+        check_seeds_of_one({path.name: told for path, told in zip(folders, about, strict=True)})
         self.first = self.results[0]
-        self.config: dict[str, Any] = json.loads((folders[0] / "config.json").read_text(encoding="utf-8"))["config"]
+        self.config: dict[str, Any] = about[0]["config"]
         self.logs = [read_epochs(path / "log.jsonl") for path in folders]
         self.model = Model.load(folders[0] / "model.safetensors")
 
@@ -62,6 +64,31 @@ class Runs:
             return costs(self.first.stream, self.first.method, config=self.folders[0] / "config.json")
         except AfafError:
             return None
+
+
+def check_seeds_of_one(about: Mapping[str, Mapping[str, Any]]) -> None:
+    """Means are over runs that all differ in their seed and in nothing else they learn from; `about` is what each says of itself."""
+    (first, told), *others = about.items()
+    expected, seeds = that_matters(told), {told["seed"]: first}
+    for name, told in others:
+        found = that_matters(told)
+        for setting in {**expected, **found}:
+            here, there = (table.get(setting, "not set") for table in (expected, found))
+            if here != there:
+                raise RunError(
+                    f"these runs differ in more than their seed ({setting} is {here} in {first}, {there} in {name}): "
+                    "name one run folder, or one folder of seeds"
+                )
+        if told["seed"] in seeds:
+            same = f"{seeds[told['seed']]} and {name} do not differ in their seed, {told['seed']}"
+            raise RunError(f"{same}: name one run folder, or one folder of seeds")
+        seeds[told["seed"]] = name
+
+
+def that_matters(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run learns from besides its seed, setting by setting, from its config.json."""
+    data = {name: told[name] for name in ("stream", "method", "data_digest") if name in told}
+    return data | {name: value for name, value in flat(told["config"]).items() if name not in NO_MATTER}
 
 
 def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
