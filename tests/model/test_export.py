@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from afaf import AFAFClassifier
-from afaf.errors import FileError
+from afaf.errors import ConfigError, FileError
 from afaf.model.compacted import InferenceModule, neurons_that_answer
 from afaf.runs import export as exporting
 from afaf.runs.export import export, inference_of, open_onnx, open_torch
@@ -82,12 +83,38 @@ def test_every_neuron_left_reaches_an_output_and_every_one_removed_reaches_none(
     np.testing.assert_allclose(logits, model.logits(images), atol=1e-5)
 
 
-def test_an_export_that_answers_otherwise_is_not_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_answers_otherwise_leaves_what_was_there_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = learned()
+    export(model, tmp_path / "old.pt2", "torch")
+    good = (tmp_path / "old.pt2").read_bytes()
     other, _ = learned(network="mlp")
     monkeypatch.setattr(exporting, "inference_of", lambda *_, **__: inference_of(other))
-    with pytest.raises(FileError, match="was not kept: its answers differ"):
+    for name in ("old.pt2", "new.pt2"):
+        with pytest.raises(FileError, match=f"{name} was not written: its answers differ"):
+            export(model, tmp_path / name, "torch")
+    assert list(tmp_path.iterdir()) == [tmp_path / "old.pt2"]
+    assert (tmp_path / "old.pt2").read_bytes() == good
+
+
+def test_it_gets_its_name_when_it_has_been_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = learned()
+
+    def verify(*_: Any) -> float:
+        assert not (tmp_path / "m.pt2").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "difference_of", verify)
+    with pytest.raises(KeyboardInterrupt):
         export(model, tmp_path / "m.pt2", "torch")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_verified_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = learned()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setattr(exporting, "onnx_bytes", lambda *_: pytest.fail("it was begun"))
+    with pytest.raises(ConfigError, match="needs the package onnxruntime"):
+        export(model, tmp_path / "m.onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError
-from afaf.files import fill, write_whole
 from afaf.model.compacted import Inference
 from afaf.version import __version__
 
@@ -48,11 +46,10 @@ class Graph:
         return to
 
 
-def write_onnx(inference: Inference, path: Path, about: dict[str, Any]) -> None:
-    """Write the file whole, or not at all; `about` goes into its metadata beside the labels."""
-    model = onnx_model(inference, about)
-    data = model.SerializeToString()
-    write_whole(path, lambda temporary: fill(temporary, [data]))
+def onnx_bytes(inference: Inference, about: dict[str, Any]) -> bytes:
+    """What is in the file; `about` goes into its metadata beside the labels."""
+    data: bytes = onnx_model(inference, about).SerializeToString()
+    return data
 
 
 def onnx_model(inference: Inference, about: dict[str, Any]) -> Any:

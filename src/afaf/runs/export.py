@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from afaf.errors import FileError
 from afaf.files import fill, write_whole
 from afaf.model.compacted import Inference, InferenceModule, for_inference, random_pixels
-from afaf.model.onnx_file import need, write_onnx
+from afaf.model.onnx_file import need, onnx_bytes
 from afaf.runs.lifelong import Lifelong
 
 Kind = Literal["onnx", "torch"]
@@ -49,7 +49,9 @@ def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
 
 
 def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = None, *, dense: bool = False) -> Exported:
-    """Write the inference network, read it back, and compare its answers with the model's; one that differs is not left there."""
+    """Write the inference network, read it back, and compare its answers with the model's; only one that agrees gets its name."""
+    if kind == "onnx":
+        need("onnxruntime")
     inference = inference_of(model, dense=dense)
     about = {
         "method": model.model.method,
@@ -57,14 +59,20 @@ def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = 
         "input": list(inference.input_shape),
         "temperature": model.temperature,
     }
-    (write_onnx if kind == "onnx" else write_torch)(inference, path, about)
-    answer = open_onnx(path) if kind == "onnx" else open_torch(path)
+    data = (onnx_bytes if kind == "onnx" else torch_bytes)(inference, about)
     tried = [random_pixels(inference, RANDOM).numpy(), *([] if real is None else [real])]
-    difference = max(difference_of(model, answer, pixels) for pixels in tried)
-    if not difference <= TOLERANCE:
-        path.unlink()
-        raise FileError(f"{path} was not kept: its answers differ from the model's by {difference:.2g}, more than {TOLERANCE:g}")
-    return Exported(path, path.stat().st_size, inference.weights, model.spec.dense_params, 0 if real is None else len(real), difference)
+    differences: list[float] = []
+
+    def write(temporary: Path) -> None:
+        fill(temporary, [data])
+        answer = open_onnx(temporary) if kind == "onnx" else open_torch(temporary)
+        differences.extend(difference_of(model, answer, pixels) for pixels in tried)
+        if not max(differences) <= TOLERANCE:
+            said = f"its answers differ from the model's by {max(differences):.2g}, more than {TOLERANCE:g}"
+            raise FileError(f"{path} was not written: {said}")
+
+    write_whole(path, write)
+    return Exported(path, len(data), inference.weights, model.spec.dense_params, 0 if real is None else len(real), max(differences))
 
 
 def difference_of(model: Lifelong, answer: Answer, pixels: NDArray[Any]) -> float:
@@ -81,14 +89,14 @@ def difference_from(logits: NDArray[Any], temperature: float, answer: Answer, pi
     return max(float(np.abs(got[0] - logits).max()) / scale, float(np.abs(got[1] - probabilities).max()))
 
 
-def write_torch(inference: Inference, path: Path, about: dict[str, Any]) -> None:
+def torch_bytes(inference: Inference, about: dict[str, Any]) -> bytes:
     """A torch.export program with a dynamic batch; labels.json and afaf.json are among its extra files."""
     module = InferenceModule(inference).eval()
     example = random_pixels(inference, 2)
     program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=1 << 20)},))
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(inference.labels), "afaf.json": json.dumps(about)})
-    write_whole(path, lambda temporary: fill(temporary, [buffer.getvalue()]))
+    return buffer.getvalue()
 
 
 def open_torch(path: Path) -> Answer:
