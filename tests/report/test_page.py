@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
 from afaf.errors import DivergedError, RunError
 from afaf.model.file import Model
-from afaf.report.ledger_facts import candidates_drawn, neuron_layers, owned_layers, reused_from
+from afaf.network.ledger import Ledger
+from afaf.report.figures import FREE_USED, _count_neurons
+from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
 from afaf.report.page import write_report
 from afaf.report.run_page import read_epochs
 from afaf.report.svg import _ticks
@@ -26,6 +31,7 @@ from afaf.runs.experiments import read_experiment
 from afaf.runs.folder import RunFolder
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.store import Store, UnfinishedLine
+from small_worlds import small_spec
 
 SECTIONS = ("headline", "r-matrix", "over-time", "confusion", "ledger", "candidates", "curves", "costs", "seeds", "settings")
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
@@ -137,6 +143,30 @@ def test_the_ledger_is_counted_whole(seeds: Path) -> None:
     assert reused[1] == {}
     assert all(earlier < task for task, counts in reused.items() for earlier in counts)
     assert any(reused[task] for task in (3, 4, 5))
+
+
+@pytest.mark.parametrize("unit", ["connection", "weight"])
+def test_a_neuron_is_used_from_the_first_connection_into_or_out_of_it(unit: Any) -> None:
+    ledger = Ledger(small_spec(), unit)
+    for task, l, neuron, below, part in ((2, 2, 0, 1, 3), (3, 2, 5, 1, 0), (2, 3, 4, 5, 0), (4, 2, 7, 2, 0)):
+        ledger.owner(l)[neuron, below, part if unit == "weight" else 0] = task
+    if unit == "weight":
+        ledger.owner(2)[0, 1, 5:7] = torch.tensor([4, 1])
+    first = 1 if unit == "weight" else 2
+    assert {i: int(task) for i, task in enumerate(first_users(ledger, 2)) if task != NOBODY} == {1: first, 2: 4}
+    assert {i: int(task) for i, task in enumerate(first_users(ledger, 3)) if task != NOBODY} == {0: first, 5: 2, 7: 4}
+
+
+def test_the_page_and_the_picture_count_the_same_neurons_as_used(seeds: Path) -> None:
+    model = Model.load(seeds / "seed-0" / "model.safetensors")
+    ledger = model.learner.ledger
+    ledger.owners[1][:, 0] = 1  # the first neuron of layer 2 leads somewhere,
+    ledger.owners[0][0], ledger.fixings[1][0] = 0, 0  # though nothing leads into it
+    axes = Figure().add_subplot()
+    layers = neuron_layers(model)
+    _count_neurons(axes, ledger, [layer.name for layer in layers], [])
+    drawn = [bar.get_width() for bar in axes.patches if bar.get_facecolor() == to_rgba(FREE_USED)]
+    assert drawn == pytest.approx([100 * layer.used / layer.total for layer in layers])
 
 
 def test_what_was_reused_is_said_of_the_right_task(seeds: Path) -> None:

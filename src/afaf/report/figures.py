@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from afaf.model.file import Model
 from afaf.network.ledger import Ledger
+from afaf.report.ledger_facts import NOBODY, first_users
 from afaf.runs.results import Results, Row
 
 # Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
@@ -105,27 +106,12 @@ def _square(R: list[Row]) -> NDArray[np.float64]:
     return values
 
 
-def _first_user(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
-    """The first task that owns a connection into or out of each neuron of layer l; a large number where none does."""
-    nobody = np.int64(1 << 30)
-    users = []
-    if l > 1:
-        into = ledger.owner(l - 1).amax(2).cpu().numpy().astype(np.int64)
-        users.append(np.where(into > 0, into, nobody).min(1))
-    if l < L:
-        out_of = ledger.owner(l).amax(2).cpu().numpy().astype(np.int64)
-        users.append(np.where(out_of > 0, out_of, nobody).min(0))
-    first: NDArray[np.int64] = np.minimum.reduce(users)
-    return first
-
-
 def _by_first_task(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
     """Neurons of layer l, those fixed or first used by early tasks first; the input and the classes keep their order."""
     if l in (1, L):
         return np.arange(len(ledger.fixed(l)))
-    fixed = ledger.fixed(l).cpu().numpy().astype(np.int64)
-    user = _first_user(ledger, l, L)
-    return np.lexsort((fixed == 0, np.where(fixed > 0, fixed, user)))
+    fixed = ledger.fixed(l).cpu().numpy()
+    return np.lexsort((fixed == 0, np.where(fixed > 0, fixed, first_users(ledger, l))))
 
 
 def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float64]:
@@ -141,11 +127,10 @@ def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float
 
 def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int]) -> None:
     """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
-    L = len(names) + 2
     for row in range(len(names)):
         l = row + 2
         fixed = ledger.fixed(l).cpu().numpy()
-        used = (_first_user(ledger, l, L) < (1 << 30)) & (fixed == 0)
+        used = (first_users(ledger, l) < NOBODY) & (fixed == 0)
         parts = [(task_colour(t), (fixed == t).mean()) for t in tasks] + [(FREE_USED, used.mean())]
         left = 0.0
         for colour, share in parts:

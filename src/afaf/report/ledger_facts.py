@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from afaf.model.file import Model
 from afaf.network.ledger import Ledger
 
+NOBODY = np.iinfo(np.int16).max  # after every task
 UNUSED, USED = 0, -1  # where a candidate comes from when no task has fixed it: never used, or used and still free
 
 
@@ -59,17 +61,19 @@ def neuron_layers(model: Model) -> list[NeuronLayer]:
     for l in range(2, spec.L):
         fixed = ledger.fixed(l).cpu().numpy()
         tasks, counts = np.unique(fixed[fixed > 0], return_counts=True)
-        used = int(((fixed == 0) & _used_before(ledger, l, 1 << 14)).sum())
+        used = int(((fixed == 0) & (first_users(ledger, l) < NOBODY)).sum())
         by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True)}
         layers.append(NeuronLayer(spec.layer(l).name, by_task, used, len(fixed)))
     return layers
 
 
-def _used_before(ledger: Ledger, l: int, task: int) -> NDArray[np.bool_]:
-    """Neurons of layer l > 1 into which a task before this one owns a connection."""
-    into = ledger.owner(l - 1).amin(2).cpu().numpy(), ledger.owner(l - 1).amax(2).cpu().numpy()
-    owned = (into[1] > 0) & (np.where(into[0] > 0, into[0], into[1]) < task)
-    return np.asarray(owned.any(1))
+def first_users(ledger: Ledger, l: int) -> NDArray[np.int16]:
+    """The first task that owns a connection into or out of each neuron of a hidden layer, or a weight of one; NOBODY where none does.
+
+    Out of it counts too: a candidate may be drawn upon before anything leads into it.
+    """
+    into, out_of = (owner.masked_fill(owner == 0, NOBODY) for owner in (ledger.owner(l - 1), ledger.owner(l)))
+    return np.asarray(torch.minimum(into.amin((1, 2)), out_of.amin((0, 2))).cpu().numpy())
 
 
 def candidates_drawn(model: Model) -> list[Drawn]:
@@ -82,7 +86,7 @@ def candidates_drawn(model: Model) -> list[Drawn]:
             for l, neurons in sorted(c.candidates.items()):
                 chosen = neurons.cpu().numpy()
                 fixed = ledger.fixed(l).cpu().numpy()[chosen]
-                used = _used_before(ledger, l, record.task)[chosen]
+                used = first_users(ledger, l)[chosen] < record.task
                 origin = np.where((fixed > 0) & (fixed < record.task), fixed, np.where(used, USED, UNUSED))
                 tasks, counts = np.unique(origin, return_counts=True)
                 origins = {int(t): int(n) for t, n in zip(tasks, counts, strict=True)}
