@@ -28,7 +28,7 @@ from afaf.report.svg import _ticks
 from afaf.runs.config import merge
 from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import read_experiment
-from afaf.runs.folder import RunFolder
+from afaf.runs.folder import RunFolder, read_epochs
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.store import Store, UnfinishedLine
 from small_worlds import small_spec

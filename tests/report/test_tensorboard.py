@@ -10,6 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from afaf.cli.main import app
+from afaf.engine.report import EpochReport
+from afaf.errors import StoppedError
+from afaf.report.tensorboard import TensorBoard
+from afaf.runs.resume import resume
+from afaf.runs.runner import run
+from afaf.runs.stop import Stop
+from conftest import small_stream
+from crash import MORE
 
 RUN = ["run", "split-digits", "afaf", "--device", "cpu", "--set", "learn.epochs=2", "--set", "run.images=10", "--tensorboard"]
 
@@ -29,6 +37,30 @@ def test_scalars_images_and_hyper_parameters(tmp_path: Path) -> None:
     assert found.Scalars("final/acc_task_il")[-1].value == pytest.approx(results["acc_task_il"], rel=1e-5)
     assert found.Tags()["images"] == ["R matrix"]
     assert any("hparams" in tag for tag in found.summary_metadata)
+
+
+@pytest.mark.parametrize(("method", "stopped_after", "epochs"), [("afaf", 3, 6), ("afaf", 4, 6), ("packnet", 3, 9), ("packnet", 6, 9)])
+def test_a_resumed_run_goes_on_counting_its_epochs(method: str, stopped_after: int, epochs: int, tmp_path: Path) -> None:
+    """Within a task, between two, and where a task is learned in two phases."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed")
+    stream, settings = small_stream([2, 2, 2]), {"learn.epochs": 2, "network.name": "mlp", **MORE.get(method, {})}
+    stop, board = Stop(), TensorBoard(tmp_path)
+    tell = board.epoch_ended
+
+    def epoch_ended(report: EpochReport) -> None:
+        tell(report)
+        if board.epochs == stopped_after:
+            stop.ask()
+
+    board.epoch_ended = epoch_ended  # type: ignore[method-assign]
+    with pytest.raises(StoppedError):
+        run(stream, method, device="cpu", out=tmp_path, settings=settings, listener=board, stop=stop)
+    board.writer.close()
+    board = TensorBoard(tmp_path)
+    board.finish(resume(tmp_path, stream=stream, listener=board))
+    found = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [event.step for event in found.Scalars("train/loss")] == list(range(1, epochs + 1))
 
 
 def test_without_tensorboard_it_says_so_before_anything_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,10 @@ from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_laye
 from afaf.report.measured import Spread, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
 from afaf.report.tensorboard import flat
+from afaf.runs.folder import read_epochs
 from afaf.runs.results import Results
 from afaf.runs.resume import FREE as FREE_SETTINGS
 from afaf.runs.runner import costs
-from afaf.runs.store import UnfinishedLine
 
 NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
@@ -89,29 +88,6 @@ def that_matters(told: Mapping[str, Any]) -> dict[str, Any]:
     """What a run learns from besides its seed, setting by setting, from its config.json."""
     data = {name: told[name] for name in ("stream", "method", "data_digest") if name in told}
     return data | {name: value for name, value in flat(told["config"]).items() if name not in NO_MATTER}
-
-
-def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The epochs of a log by (task, phase, epoch); a later line of the same epoch takes the place of an earlier one."""
-    epochs = {}
-    for line in read_log(path) if path.exists() else ():
-        if line.get("event") == "epoch":
-            epochs[line["task"], line["phase"], line["epoch"]] = line
-    return epochs
-
-
-def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one left unfinished is passed over where others follow, since writing went on, and is an error at the end."""
-    texts = path.read_text(encoding="utf-8").splitlines()
-    for number, text in enumerate(texts, 1):
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
-            if number == len(texts):
-                raise
-            warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
-            continue
-        yield line
 
 
 def run_page(folders: Sequence[Path]) -> Page:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,8 +16,9 @@ from typing import Any
 from afaf.errors import RunError, WriteError
 from afaf.files import append_line, fill, reason, remove_parts, sync, write_whole
 from afaf.runs.lock import FolderLock, holder_of, is_locked
+from afaf.runs.store import UnfinishedLine
 
-__all__ = ["FORMAT", "RunFolder", "read_json", "resume_command", "what_is_there", "write_whole"]
+__all__ = ["FORMAT", "RunFolder", "read_epochs", "read_json", "resume_command", "what_is_there", "write_whole"]
 
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 
@@ -107,6 +110,29 @@ class RunFolder:
             return
         kept = self.log_path.read_bytes()[:size]
         write_whole(self.log_path, lambda temporary: fill(temporary, [kept]))
+
+
+def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """The epochs of a log by (task, phase, epoch); a later line of the same epoch takes the place of an earlier one."""
+    epochs = {}
+    for line in read_log(path) if path.exists() else ():
+        if line.get("event") == "epoch":
+            epochs[line["task"], line["phase"], line["epoch"]] = line
+    return epochs
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; one left unfinished is passed over where others follow, since writing went on, and is an error at the end."""
+    texts = path.read_text(encoding="utf-8").splitlines()
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            if number == len(texts):
+                raise
+            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
+            continue
+        yield line
 
 
 def read_json(path: Path) -> dict[str, Any]:
