@@ -48,6 +48,7 @@ def test_values_per_layer_and_range_of_tasks_from_the_command_line() -> None:
         ("learn.epochs=true", "whole number"),
         ("learn.epochs=0", "greater than 0"),
         ("learn.lr=-1", "greater than 0"),
+        ("evaluate.batch_size=0", r"evaluate\.batch_size must be greater than 0"),
         ("method.candidates=mots", r"unknown value of method\.candidates 'mots': did you mean 'most'"),
         ("network.dropout=1", "1 excluded"),
         ("run.evaluate_on=validation", r"set run\.validation"),

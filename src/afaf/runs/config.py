@@ -102,7 +102,12 @@ def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
 
 def check_values(config: Config) -> None:
     """Values that no network and no stream could make sense of."""
-    positive = {"learn.epochs": config.learn.epochs, "learn.batch_size": config.learn.batch_size, "learn.lr": config.learn.lr}
+    positive = {
+        "learn.epochs": config.learn.epochs,
+        "learn.batch_size": config.learn.batch_size,
+        "learn.lr": config.learn.lr,
+        "evaluate.batch_size": config.evaluate.batch_size,
+    }
     for name, value in positive.items():
         if not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be greater than 0 and finite, not {value}")
