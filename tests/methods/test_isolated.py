@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from afaf.learning.learner import Learner
 from afaf.learning.settings import SparseSettings
 from afaf.methods.base import Lesson
 from afaf.methods.isolated import Isolated, IsolatedOptions
+from afaf.runs.runner import set_up
+from afaf.streams.tasks import Outline
 from small_worlds import world_of
 from worlds import probe
 
@@ -69,3 +72,14 @@ def test_shares_that_do_not_fit_are_refused() -> None:
     settings: dict[str, Any] = {"method.share": 21}
     with pytest.raises(CapacityError, match=r"5 tasks need 105 percent .* set it to 20 or lower"):
         afaf.costs("split-digits", "isolated", settings=settings)
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, 6, 7, 9, 11, 12, 13, 32])
+def test_the_share_that_is_advised_is_accepted(n_tasks: int) -> None:
+    outline = Outline("many tasks", (1, 8, 8), tuple((str(i),) for i in range(n_tasks)), (10,) * n_tasks)
+    with pytest.raises(CapacityError, match="or lower") as refused:
+        set_up(outline, "isolated", {"method": {"share": 90.0}})
+    advised = re.search(r"set it to (\S+) or lower", str(refused.value))
+    assert advised is not None
+    assert 0 <= 100 - float(advised[1]) * n_tasks < 0.01
+    set_up(outline, "isolated", {"method": {"share": float(advised[1])}})

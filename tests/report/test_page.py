@@ -23,7 +23,6 @@ from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
 from afaf.report.page import write_report
-from afaf.report.run_page import read_epochs
 from afaf.report.svg import _ticks
 from afaf.runs.config import merge
 from afaf.runs.executor import LocalExecutor

@@ -41,7 +41,7 @@ class Isolated(SpaceNet[IsolatedOptions]):
         if self.options.share * len(outline) > 100:
             raise CapacityError(
                 f"method.share = {self.options.share}: {len(outline)} tasks need {self.options.share * len(outline):g} percent of each "
-                f"layer's neurons; set it to {100 / len(outline):g} or lower"
+                f"layer's neurons; set it to {largest_share(len(outline)):g} or lower"
             )
         super().check(spec, outline)
 
@@ -69,6 +69,11 @@ class Isolated(SpaceNet[IsolatedOptions]):
 
         density = largest_within(budget, lambda parts: sum(count * blocks[l] for l, count in connections(parts).items()))
         return Sizes(alloc, connections(density), hidden)
+
+
+def largest_share(n_tasks: int) -> float:
+    """Percent of a layer that so many tasks can have each, rounded down so that it fits as it is printed."""
+    return 100 * 10_000 // n_tasks / 10_000
 
 
 def largest_within(budget: int, cost: Callable[[int], int]) -> int:
