@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import afaf
@@ -220,12 +221,7 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-
-    data = small_stream([2, 2])
-    images = np.concatenate([np.concatenate([task.train.images, task.test.images]) for task in data])
-    labels = np.concatenate([np.concatenate([task.train.labels, task.test.labels]) for task in data])
-    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    save_npz(tmp_path / "mine.npz")
     monkeypatch.chdir(tmp_path)
     stop = Stop()
     settings = {**QUICK, "stream.classes_per_task": 2}
@@ -239,6 +235,69 @@ def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch
     with pytest.raises(DataError, match="mine"):
         resume(tmp_path / "copy")
     assert afaf.resume is not None
+
+
+def save_npz(path: Path, seed: int = 0) -> str:
+    data = small_stream([2, 2], seed=seed)
+    images, labels = (
+        np.concatenate([np.concatenate([getattr(task.train, name), getattr(task.test, name)]) for task in data])
+        for name in ("images", "labels")
+    )
+    np.savez(path, images=images, labels=labels)
+    return f"npz:{path}"
+
+
+NARROW: dict[str, Any] = {**QUICK, "sparse.density.W_1": 20}
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "message"),
+    [
+        (NARROW, QUICK, r"sparse\.density\.W_1 is 20\.0 there, not set here"),
+        (QUICK, NARROW, r"sparse\.density\.W_1 is not set there, 20\.0 here"),
+        (QUICK, {**QUICK, "learn.lr": 0.5}, r"learn\.lr is"),
+    ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_folder_is_not_taken_for_a_run_with_other_settings(
+    ended: bool, there: dict[str, Any], here: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Of a table such as sparse.density each run may have keys that the other has not."""
+    if ended:
+        run(stream(), "afaf", device="cpu", out=tmp_path, settings=there)
+    else:
+        stopped(tmp_path, 2, **there)
+    with pytest.raises(RunError, match=message):
+        afaf.run(stream(), "afaf", device="cpu", out=tmp_path, settings=here, resume=True)
+
+
+def test_a_finished_run_is_returned_for_its_own_stream_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = save_npz(tmp_path / "a.npz"), save_npz(tmp_path / "b.npz", seed=1)
+    asked: dict[str, Any] = {"device": "cpu", "out": tmp_path / "run", "settings": QUICK, "resume": True}
+    results = afaf.run(a, "finetune", **asked)
+    with pytest.raises(RunError, match=r"stream is npz:a\.npz there, npz:b\.npz here"):
+        afaf.run(b, "finetune", **asked)
+    monkeypatch.chdir(tmp_path)
+    for same in (a, "npz:a.npz"):
+        assert afaf.run(same, "finetune", **asked).R == results.R
+    free = {"settings": {**QUICK, "run.checkpoint": 1.0, "run.chunk": 1}}
+    assert afaf.run(a, "finetune", **asked | free).R == results.R
+    save_npz(tmp_path / "a.npz", seed=1)
+    with pytest.raises(RunError, match="labels or images have changed"):
+        afaf.run(a, "finetune", **asked)
+
+
+@pytest.mark.parametrize("settings", [{}, {"run.images": 4, "run.validation": 0.5}])
+def test_a_finished_run_of_other_arrays_is_not_the_one_asked_for(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Streams made by a program may have one name and different images."""
+    given: dict[str, Any] = {"device": "cpu", "out": tmp_path, "settings": {**QUICK, **settings}, "resume": True}
+    results = afaf.run(stream(), "finetune", **given)
+    assert afaf.run(stream(), "finetune", **given).R == afaf.resume(tmp_path, stream=stream()).R == results.R
+    other = small_stream([2, 2, 1], per_class=8, seed=1)
+    with pytest.raises(RunError, match="labels or images have changed"):
+        afaf.run(other, "finetune", **given)
+    with pytest.raises(RunError, match="labels or images have changed"):
+        afaf.resume(tmp_path, stream=other)
 
 
 @pytest.mark.gpu

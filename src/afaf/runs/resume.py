@@ -13,11 +13,11 @@ import torch
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
 from afaf.runs import runner
-from afaf.runs.config import Table, merge
+from afaf.runs.config import Config, RunSettings, Table, build, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.folder import RunFolder
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener, Run, as_configured, data_digest, method_class, open_with, outline_with, set_up, settings_table
+from afaf.runs.runner import Listener, Run, as_configured, check_typed, data_digest, method_class, open_with, set_up, settings_table
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Stream
 
@@ -38,7 +38,7 @@ def resume(
     """Go on with the run in this folder from its newest good checkpoint; a finished one only tells its results.
 
     Everything is read from the folder; `device` and `data` override what it says. A run of a `Stream` or a `Method` class that has no
-    name needs them here again.
+    name needs them here again; a stream that is given must be the one that the run learns, or has learned.
     """
     path, listener = Path(run), listener or Listener()
     with RunFolder.reopen(path) as folder:
@@ -47,6 +47,8 @@ def resume(
                 raise ConfigError(
                     f"the run in {path} is finished: settings change nothing any more; start another run to learn with others"
                 )
+            if stream is not None:
+                _check_was_learned(folder.read_json("config.json"), path, stream)
             return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
         tables = [_stored(about, path), *_free_settings(settings)]
@@ -95,26 +97,39 @@ def run_or_resume(
     if not (out / "config.json").exists():
         given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
         return runner.run(stream, method, out=out, listener=listener, stop=stop, **given)
-    about = RunFolder(out).read_json("config.json")
-    tables = settings_table(config, settings)
-    setup = set_up(outline_with(stream, tables, data), method, *tables)
-    asked = {"method": method_class(method).name, "seed": seed, "config": json.loads(json.dumps(setup.config.to_dict()))}
-    for name, here in _flat(asked).items():
-        there = _flat(about).get(name)
-        if there != here and name.removeprefix("config.run.") not in FREE:
-            raise RunError(
-                f"{out} holds another run than the one asked for: {name.removeprefix('config.')} is {there} there, {here} here; "
-                "choose another folder with --out"
-            )
+    kind, tables = check_typed(stream, method, config, settings)
+    opened = open_with(stream, tables, data)
+    setup = set_up(opened.outline, kind, *tables)
+    _refuse_another(out, {"stream": opened.name, "method": kind.name, "seed": seed, "config": setup.config.to_dict()})
     return resume(
         out,
         device=None if device == "auto" else device,
         data=data,
-        stream=stream if isinstance(stream, Stream) else None,
+        stream=opened,
         method=None if isinstance(method, str) else method,
         listener=listener,
         stop=stop,
     )
+
+
+def _refuse_another(out: Path, asked: Table) -> None:
+    """The folder's run must be the one asked for in all that its results depend on: in settings that only one of them has, too."""
+    about = RunFolder(out).read_json("config.json")
+    here = _flat(json.loads(json.dumps(asked)))
+    there = _flat({name: about.get(name) for name in asked})
+    here["stream"], there["stream"] = _known_by(here["stream"]), _known_by(str(there["stream"]))
+    for name in dict.fromkeys([*here, *there]):
+        if there.get(name) != here.get(name) and name.removeprefix("config.run.") not in FREE:
+            raise RunError(
+                f"{out} holds another run than the one asked for: {name.removeprefix('config.')} is "
+                f"{there.get(name, 'not set')} there, {here.get(name, 'not set')} here; choose another folder with --out"
+            )
+
+
+def _known_by(stream: str) -> str:
+    """A stream's name, of own data without the way there: it may have been moved, or be asked for from another folder."""
+    kind, colon, path = stream.partition(":")
+    return f"{kind}:{Path(path).expanduser().absolute().name}" if colon and kind in ("folder", "npz") else stream
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -160,6 +175,12 @@ def _same_method(about: Mapping[str, Any]) -> type[Method[Any]]:
             "go on with afaf.resume(..., method=...)"
         )
     return kind
+
+
+def _check_was_learned(about: Mapping[str, Any], path: Path, stream: Stream) -> None:
+    """A finished run tells its results for the stream that it has learned only."""
+    run = build(RunSettings, _stored(about, path).get("run", {}), "run")
+    _check_same_data(about, as_configured(stream, Config(None, run=run)))
 
 
 def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
