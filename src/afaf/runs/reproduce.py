@@ -11,18 +11,20 @@ from typing import Any
 
 from afaf.engine import find_engine
 from afaf.engine.precision import at_work
-from afaf.errors import AfafError, CapacityError, DivergedError
+from afaf.errors import AfafError, CapacityError, ConfigError, DivergedError
 from afaf.runs.beginnings import Beginnings, Shared, shared_by
-from afaf.runs.config import RunSettings
+from afaf.runs.config import Config, build_config
 from afaf.runs.device import device_name
 from afaf.runs.executor import Job, LocalExecutor, Watch
 from afaf.runs.experiments import Experiment, Planned
 from afaf.runs.keep import KEEPERS
+from afaf.runs.presets import preset_tables
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results, Row
-from afaf.runs.runner import Listener, Setup, costs, set_up, settings_table
+from afaf.runs.runner import Listener, Setup, as_configured, costs, method_class, set_up, settings_table
 from afaf.runs.store import Key, Line, Store
 from afaf.streams.benchmarks import outline_of
+from afaf.streams.tasks import Stream
 
 COSTS = (
     "params_ratio",
@@ -98,6 +100,7 @@ class Reproduction(Watch):
         self.beginnings = Beginnings(self._wanted)
         self.begun: set[Key] = set()  # runs that went on from a beginning another run had learned
         self.kept: dict[Key, dict[str, Any]] = {}
+        self.costs: dict[Key, dict[str, Any] | None] = {}
         self.running: dict[Hashable, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
         self.errors: list[tuple[Planned, Exception]] = []
@@ -192,9 +195,11 @@ class Reproduction(Watch):
 
     def learned(self, job: Job, results: Results) -> None:
         run, _ = self.running[job.tag]
+        config = self._config(job)
+        stream = as_configured(self.executor.stream_of(job), config)
+        self.costs[run.key] = _costs(job, stream)
         if run.keep and results.model is not None:
-            stream, device = self.executor.stream_of(job), self.executor.device
-            with at_work(self.how.get("run.precision", RunSettings.precision), device):
+            with at_work(config.run.precision, self.executor.device):
                 self.kept[run.key] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
 
     def finished(self, job: Job, results: Results) -> None:
@@ -243,7 +248,7 @@ class Reproduction(Watch):
             "confusion": results.confusion,
             "params": results.params,
             "dense_params": results.dense_params,
-            "costs": self._costs(job),
+            "costs": self.costs.pop(run.key),
         }
         if results.R_task_il_unmasked is not None:
             line["acc_task_il_unmasked"] = found["acc_task_il_unmasked"]
@@ -257,18 +262,19 @@ class Reproduction(Watch):
             line["warnings"] = results.warnings
         return {**line, **self._where(job, results.seconds)}
 
-    def _costs(self, job: Job) -> dict[str, Any]:
-        found = asdict(costs(self.executor.stream_of(job), job.method, settings=job.settings))
-        return {name: _significant(found[name]) for name in COSTS}
+    def _config(self, job: Job) -> Config:
+        """All settings of a job, also of one whose network has no room."""
+        kind, outline = method_class(job.method), self.executor.stream_of(job).outline
+        return build_config(kind.Options, *preset_tables(outline, kind), *settings_table(job.config, job.settings))
 
     def _where(self, job: Job, seconds: float) -> Line:
-        device, precision = self.executor.device, self.how.get("run.precision", RunSettings.precision)
+        device, run = self.executor.device, self._config(job).run
         return {
             "seconds": round(seconds, 2),
             "jobs_at_once": self.executor.jobs_at_once,
             "device": self.device,
-            "engine": find_engine(self.how.get("run.engine", RunSettings.engine), device).name,
-            "precision": precision if device.type == "cuda" else "fp32",
+            "engine": find_engine(run.engine, device).name,
+            "precision": run.precision if device.type == "cuda" else "fp32",
             "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **self.about,
         }
@@ -276,6 +282,15 @@ class Reproduction(Watch):
 
 def _head(run: Planned) -> Line:
     return {"stream": run.stream, "method": run.method, "settings": dict(run.settings), "seed": run.seed}
+
+
+def _costs(job: Job, stream: Stream) -> dict[str, Any] | None:
+    """Of the stream as it was learned; None for a method that does not say what it will use."""
+    try:
+        found = asdict(costs(stream, job.method, settings=job.settings))
+    except ConfigError:
+        return None
+    return {name: _significant(found[name]) for name in COSTS}
 
 
 def _rounded(value: float | None) -> float | None:
