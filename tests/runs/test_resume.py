@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "afaf": ("afaf", {}),
     "afaf, weights as units, eager": ("afaf", {"sparse.unit": "weight", "run.engine": "eager"}),
     "afaf, convolutions and norms": ("afaf", CONV),
+    "afaf, one density instead of the preset's": ("afaf", {"sparse.density": 40}),
     "afaf, outputs grown": ("afaf", {"network.outputs": "grown", "run.engine": "graphed"}),
     "spacenet, all biases": ("spacenet", {"method.biases": "unfixed", "run.validation": 0.2}),
     "packnet, phases": ("packnet", {"method.share": 30.0, "method.retrain_epochs": 2}),

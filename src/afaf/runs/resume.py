@@ -51,7 +51,8 @@ def resume(
                 _check_was_learned(folder.read_json("config.json"), path, stream)
             return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
-        tables = [_stored(about, path), *_free_settings(settings)]
+        stored = _stored(about, path)
+        tables = [dict.fromkeys(stored), stored, *_free_settings(settings)]  # of the preset nothing shall remain: stored is all there was
         where = find_device(device or about["device"])
         kind = method or _same_method(about)
         opened = open_with(stream or _source(about), tables, data or about["data"])
