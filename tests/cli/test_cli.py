@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -110,7 +111,23 @@ def test_tune_prints_the_value_and_one_json_object_last() -> None:
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
-    assert f"--set method.strength={last['value']:g}" in result.stdout
+    assert f"--set method.strength={last['value']}" in result.stdout
+
+
+def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) -> None:
+    """All that was set and all that was found is in it, and it can be typed as it stands."""
+    (tmp_path / "some settings.toml").write_text("run.images = 20\n")
+    typed = ["--config", str(tmp_path / "some settings.toml"), "--set", "learn.epochs=1", "--lr", "0.02", "--searches", "1"]
+    result = runner.invoke(app, ["tune", "split-digits", "ewc", *typed, "--device", "cpu", "--json"])
+    assert result.exit_code == 0, result.output
+    *_, command, last = result.stdout.splitlines()
+    found = json.loads(last)["settings"]
+    assert found == {"method.strength": 10000.0, "method.penalty": "proximal", "learn.lr": 0.02}
+    again = runner.invoke(app, [*shlex.split(command)[1:], "--out", str(tmp_path / "run")])
+    assert again.exit_code == 0, again.output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert [config["method"][name] for name in ("strength", "penalty")] == [10000.0, "proximal"]
+    assert (config["learn"]["lr"], config["learn"]["epochs"], config["run"]["images"]) == (0.02, 1, 20)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 import afaf
+from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.learning.named import everything
 from afaf.methods.lwf import LwF
 from afaf.runs.runner import Listener
 from afaf.runs.tune import Search, _Tuner, tune
 from afaf.streams.tasks import Split, Stream
+from conftest import small_stream
 
 QUICK = {"learn.epochs": 3, "learn.batch_size": 32}
 
@@ -95,6 +97,53 @@ def test_more_tasks_are_tuned_in_turn() -> None:
     assert len(tuned.values) == 2
     assert tuned.value == tuned.values[-1]
     assert {trial.task for trial in tuned.trials} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("method", ["ewc", "mas"])
+def test_a_strength_is_looked_for_in_the_form_it_will_have(method: str) -> None:
+    """method.penalty=auto is proximal with the tuned strength: so it is while the strength is tuned. As a term of the loss it diverges."""
+    auto, proximal, explicit = (
+        tune("split-digits", method, start=1e12, searches=2, settings={**QUICK, **settings}, device="cpu")
+        for settings in ({}, {"method.penalty": "proximal"}, {"method.penalty": "explicit"})
+    )
+    assert auto.trials == proximal.trials
+    assert [trial.accuracy for trial in explicit.trials[2:]] == [None, None]
+    assert auto.settings == {"method.strength": auto.value, "method.penalty": "proximal"}
+    assert proximal.settings == {"method.strength": proximal.value}
+    assert explicit.settings == {"method.strength": explicit.value}
+
+
+class Counted(Listener):
+    """How many epochs tasks are learned for."""
+
+    def __init__(self) -> None:
+        self.epochs: set[int] = set()
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.epochs.add(report.epochs)
+
+
+def test_only_as_many_images_are_looked_at_as_the_run_has() -> None:
+    slow: dict[str, Any] = {**QUICK, "learn.lr": 0.005}  # so that accuracies tell how many images there are
+    few = tune("split-digits", "lwf", settings={**slow, "run.images": 12}, device="cpu")
+    assert few == tune(afaf.open_stream("split-digits").with_at_most(12), "lwf", settings=slow, device="cpu")
+
+
+def test_tasks_are_learned_as_long_as_in_the_run() -> None:
+    """Its preset is that of the whole stream; of a stream of so few images it would be another."""
+    counted = Counted()
+    tune(small_stream([2, 2], side=4, per_class=1600), "lwf", searches=1, settings={"run.images": 12}, device="cpu", listener=counted)
+    assert counted.epochs == {20}
+
+
+def test_what_was_found_runs_as_it_was_tuned() -> None:
+    """The settings make the run that the last trial was: the same accuracy on the same validation images."""
+    held: dict[str, Any] = {**QUICK, "run.validation": 0.2, "run.evaluate_on": "validation", "run.images": 30}
+    tuned = tune("split-digits", "ewc", searches=1, learning_rates=(0.02,), settings=held, device="cpu")
+    assert tuned.settings == {"method.strength": tuned.value, "method.penalty": "proximal", "learn.lr": 0.02}
+    part = afaf.open_stream("split-digits")[:2]
+    results = afaf.run(part, "ewc", settings={**held, **tuned.settings}, device="cpu")
+    assert results.R_task_il[1][1] == tuned.trials[-1].accuracy
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def tune(
 ) -> None:
     """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way)."""
     from afaf.cli.progress import ProgressDisplay
-    from afaf.cli.tune import show_tuned
+    from afaf.cli.tune import run_command, show_tuned
     from afaf.runs.tune import tune as choose
 
     with ProgressDisplay(stderr) as display:
@@ -246,7 +246,7 @@ def tune(
             data=data,
             listener=display,
         )
-    show_tuned(console, tuned, as_json=json_)
+    show_tuned(console, tuned, run_command(stream, tuned, set_, config, data), as_json=json_)
 
 
 @app.command(rich_help_panel=RUNS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -10,8 +13,8 @@ from rich.table import Table
 from afaf.runs.tune import Tuned
 
 
-def show_tuned(console: Console, tuned: Tuned, *, as_json: bool) -> None:
-    """Print what was tried and what was found."""
+def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -> None:
+    """Print what was tried, what was found, and the command that uses it."""
     table = Table("task", "learn.lr", tuned.option, "task-IL on validation", title=f"{tuned.stream}: {tuned.method}")
     for trial in tuned.trials:
         accuracy = "diverged" if trial.accuracy is None else f"{trial.accuracy:.2f}"
@@ -19,6 +22,16 @@ def show_tuned(console: Console, tuned: Tuned, *, as_json: bool) -> None:
     console.print(table)
     how = "the strongest within" if tuned.within else "the weakest tried; none was within"
     found = f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best)"
-    console.print(f"{found}: use it with --set {tuned.option}={tuned.value:g}", soft_wrap=True, highlight=False)
+    console.print(f"{found}: use it with\n{command}", soft_wrap=True, highlight=False, markup=False)
     if as_json:
         print(json.dumps(tuned.to_dict()))
+
+
+def run_command(stream: str, tuned: Tuned, settings: Sequence[str], config: Path | None, data: Path | None) -> str:
+    """The run that a value was tuned for: with all that was set while it was tuned, and all that was found."""
+    words = ["afaf", "run", stream, tuned.method]
+    for option, given in (("--config", config), ("--data", data)):
+        words += [] if given is None else [option, str(given)]
+    for setting in (*settings, *(f"{name}={value}" for name, value in tuned.settings.items())):
+        words += ["--set", setting]
+    return shlex.join(words)

@@ -7,7 +7,7 @@ blended, or each task keeps a term of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class PenaltyOptions(StrengthOptions):
     estimator: Literal["batch", "per-sample"] = "batch"  # batch: FACIL's, which the paper's strength belongs to; per-sample: textbook
     blend: Literal["half", "sum", "separate"] = "half"  # half: (old + new) / 2; sum; separate: each task its own term and anchor
     penalty: Literal["auto", "explicit", "proximal"] = "auto"  # a term of the loss, or after each step in closed form (cannot diverge);
-    # auto: proximal with the tuned strength, which was found with it, explicit otherwise
+    # auto: proximal with the tuned strength and while `afaf tune` looks for it, explicit otherwise
 
 
 P = TypeVar("P", bound=PenaltyOptions)
@@ -50,6 +50,10 @@ class PenaltyMethod(StrengthMethod[P]):
         if self.options.strength == "tuned" and self.options.estimator == "per-sample":
             return "tuned-per-sample"
         return super().strength_name()
+
+    def tuned_with(self) -> dict[str, Any]:
+        """A strength that was tuned is used in closed form unless told otherwise, so it is looked for in closed form."""
+        return {"penalty": "proximal"} if self.options.penalty == "auto" else {}
 
     def late_options(self) -> tuple[int, frozenset[str]]:
         task, late = super().late_options()

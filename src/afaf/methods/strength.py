@@ -7,7 +7,7 @@ gradient's norm clipped at 10000.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from afaf.errors import ConfigError
 from afaf.learning.losses import LossOver
@@ -45,10 +45,15 @@ class StrengthMethod(DenseMethod[W]):
             if self.strength_name() not in self.options.strengths:
                 raise ConfigError(
                     f"no strength '{self.strength_name()}' is known for {self.name} on this stream: give method.strength a number, "
-                    f"or find one with `afaf tune STREAM {self.name}` and set method.strengths.{self.strength_name()}"
+                    f"or find one with `afaf tune STREAM {self.name}`, other settings as here, and set "
+                    f"method.strengths.{self.strength_name()}"
                 )
             chosen = self.options.strengths[self.strength_name()]
         return chosen
+
+    def tuned_with(self) -> dict[str, Any]:
+        """Options that `afaf tune` sets while it looks for a strength: they belong to what it finds."""
+        return {}
 
     def late_options(self) -> tuple[int, frozenset[str]]:
         """The first task has no past to hold on to."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from afaf.errors import ConfigError, DivergedError
 from afaf.learning.learner import Learner
 from afaf.methods import find_method, method_names
 from afaf.methods.base import Method
+from afaf.methods.strength import StrengthMethod
 from afaf.randomness import check_seed
-from afaf.runs.config import Table, build_config
+from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import find_device, suitable_threads
 from afaf.runs.presets import preset_tables
-from afaf.runs.runner import Listener, Run, check_typed, open_with, set_up
+from afaf.runs.runner import Listener, Run, as_configured, check_typed, open_with, set_up
 from afaf.streams.tasks import Stream
 
 VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
@@ -60,6 +61,7 @@ class Tuned:
     values: list[float]
     tolerance: float
     trials: list[Trial]
+    settings: dict[str, Any] = field(default_factory=dict)  # `value` and what belongs to it, to run with beside those tuned with
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,7 +114,10 @@ def tune(
     data: str | Path | None = None,
     listener: Listener | None = None,
 ) -> Tuned:
-    """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task."""
+    """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
+
+    `settings` of what is found belong together: a run with them, beside the settings given here, is the one that was tuned.
+    """
     kind, tables = check_typed(stream, method, config, settings)
     check_seed(seed)
     if kind.tradeoff is None:
@@ -123,11 +128,27 @@ def tune(
     opened = open_with(stream, tables, data)
     if not 2 <= tasks <= len(opened):
         raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")
-    given = build_config(kind.Options, *preset_tables(opened.outline, kind), *tables)
-    part = opened[:tasks].with_validation(given.run.validation or VALIDATION)
-    tables += [{"run": {"validation": given.run.validation or VALIDATION, "evaluate_on": "validation"}}]
+    tables = [*preset_tables(opened.outline, kind), *tables]  # the whole stream's: what the run will have
+    given = build_config(kind.Options, *tables)
+    belonging = _belonging(kind, given)
+    validated = replace(given.run, validation=given.run.validation or VALIDATION, evaluate_on="validation")
+    part = as_configured(opened[:tasks], replace(given, run=validated))
+    tables += [{"run": asdict(validated)}, {"method": belonging}]
     tuner = _Tuner(part, kind, tables, seed, find_device(device), listener or Listener())
-    return tuner.carry_out(search, learning_rates or (given.learn.lr,))
+    found = tuner.carry_out(search, learning_rates or (given.learn.lr,))
+    return replace(found, settings=_settings(found, belonging, given))
+
+
+def _belonging(kind: type[Method[Any]], given: Config) -> Table:
+    """Options that a tuned value is looked for with, and goes with."""
+    method = kind(given.method, given.settings)
+    return method.tuned_with() if isinstance(method, StrengthMethod) else {}
+
+
+def _settings(found: Tuned, belonging: Table, given: Config) -> dict[str, Any]:
+    """What a run needs, beside the settings given here, to learn as the trial did that was chosen."""
+    lr = {} if found.lr == given.learn.lr else {"learn.lr": found.lr}
+    return {found.option: found.value, **{f"method.{name}": value for name, value in belonging.items()}, **lr}
 
 
 class _Tuner:
