@@ -13,7 +13,17 @@ import torch
 from afaf.engine.report import EpochReport
 from afaf.errors import DataError, FileError
 from afaf.learning.plan import LearningPlan
-from afaf.runs.lifelong import Cooling, Lifelong, LifelongSettings, calibration_error, class_weights, fitted_temperature, held_out
+from afaf.model.state import stored_tensors
+from afaf.runs.lifelong import (
+    Cooling,
+    Lifelong,
+    LifelongSettings,
+    Progress,
+    calibration_error,
+    class_weights,
+    fitted_temperature,
+    held_out,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +66,31 @@ def test_room_counts_down_to_a_full_model(model: Lifelong) -> None:
         rooms.append(grown.room(1))
     assert rooms == [2, 1, 0]
     assert grown.life.task_of(grown.life.known["d"]) == 3
+
+
+class Interrupting(Progress):
+    def epoch_ended(self, report: EpochReport) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_model_stays_as_it_is_whatever_becomes_of_learning(model: Lifelong) -> None:
+    """The first task too: interrupted, it can be learned again, to the bits that it would have ended with at once."""
+    x = np.random.default_rng(2).normal(0, 1, (20, 6)).astype(np.float32)
+    empty = Lifelong.begin(x, ["e"] * 20, LifelongSettings(max_tasks=1, epochs=1), torch.device("cpu"))
+    for begun in (empty, model):
+        before = begun.to_bytes()
+        with pytest.raises(KeyboardInterrupt):
+            begun.learn(x, ["e"] * 20, Interrupting())
+        assert begun.to_bytes() == before
+        grown = begun.learn(x, ["e"] * 20)
+        assert begun.to_bytes() == before
+        assert "e" in grown.life.known
+    again = Lifelong.begin(x, ["e"] * 20, LifelongSettings(max_tasks=1, epochs=1), torch.device("cpu"))
+    at_once, later = again._learn(x, ["e"] * 20, Progress()), empty.learn(x, ["e"] * 20)
+    assert np.array_equal(at_once.logits(x), later.logits(x))
+    for mine, theirs in zip(stored_tensors(at_once.learner).items(), stored_tensors(later.learner).items(), strict=True):
+        assert mine[0] == theirs[0]
+        assert torch.equal(mine[1], theirs[1])
 
 
 def test_a_model_of_a_run_answers_but_learns_no_more(tmp_path: Path) -> None:

@@ -242,8 +242,7 @@ class Lifelong:
         self.check_new(labels)
         self._check_shape(images)
         images = self._as_learned(images)
-        grown = self.copy() if self.life.labels else self
-        return grown._learn(images, labels, progress or Progress())
+        return self.copy()._learn(images, labels, progress or Progress())
 
     def check_new(self, labels: Iterable[Label]) -> None:
         """Classes that the model knows already, or has no place for, are refused."""
