@@ -102,7 +102,7 @@ def test_the_paper_study_of_higher_density_fits_only_with_reuse() -> None:
 def test_files(tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
     toml.write_text('[learn]\nepochs = 2\n[method]\ncandidates = "random"\n')
-    assert build_config(AFAFOptions, read_config_file(toml)).learn.epochs == 2
+    assert build_config(AFAFOptions, *read_config_file(toml)).learn.epochs == 2
     toml.write_text("[learn\n")
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_config_file(toml)

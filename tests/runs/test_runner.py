@@ -151,6 +151,14 @@ class Killing(Finetune):
         return replace(plan, lr=100.0, clip=1.0) if lesson.task == 2 else plan
 
 
+def test_the_configuration_of_a_run_is_all_there_was(tmp_path: Path) -> None:
+    """Where it replaced a table of the preset, the preset's keys do not come back."""
+    first = afaf.run("split-digits", "afaf", settings={**QUICK, "sparse.density": 20}, device="cpu", out=tmp_path / "run")
+    again = afaf.run("split-digits", "afaf", config=tmp_path / "run" / "config.json", device="cpu")
+    assert again.R == first.R
+    assert again.params == first.params
+
+
 def test_a_network_that_steps_too_large_have_killed_is_told_of_once() -> None:
     results = afaf.run("split-digits", Killing, settings=QUICK, device="cpu")
     assert len(results.warnings) == 1

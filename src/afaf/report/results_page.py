@@ -198,7 +198,7 @@ def costs(measured: Measured, shapes: Sequence[Shape], streams: Sequence[str]) -
         for shape in (shape for shape in shapes if shape.stream == stream):
             line = next(iter(measured.runs(shape).values()))
             for (key, label), colour in zip(named, ("var(--accent)", "#e69f00"), strict=True):
-                value = line.get("costs", {}).get(key)
+                value = (line.get("costs") or {}).get(key)
                 if value is not None:
                     name = method_title(shape.method)
                     rows.append((name[:15] if key == named[0][0] else "", value, colour, f"{name}, {label}: {value:.4f} of dense"))

@@ -150,8 +150,8 @@ def parse_set(assignments: Sequence[str]) -> Table:
     return table
 
 
-def read_config_file(path: Path) -> Table:
-    """A configuration from a TOML file, or from the config.json of a run."""
+def read_config_file(path: Path) -> list[Table]:
+    """A configuration from a TOML file, or from the config.json of a run, which is all there was: of the preset nothing remains."""
     try:
         text = path.read_text(encoding="utf-8")
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -161,7 +161,10 @@ def read_config_file(path: Path) -> Table:
         raise ConfigError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'TOML'}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no table of settings")
-    return table.get("config", table) if path.suffix == ".json" else table
+    if path.suffix == ".json" and isinstance(table.get("config"), dict):
+        stored = table["config"]
+        return [dict.fromkeys(stored), stored]
+    return [table]
 
 
 def build(kind: Any, value: Any, where: str) -> Any:

@@ -96,7 +96,7 @@ def method_class(method: str | type[Method[Any]]) -> type[Method[Any]]:
 
 def settings_table(config: str | Path | None, settings: Mapping[str, Any] | Sequence[str] | None) -> list[Table]:
     """A config file and single settings, as tables."""
-    tables = [] if config is None else [read_config_file(Path(config))]
+    tables = [] if config is None else read_config_file(Path(config))
     if isinstance(settings, str):
         raise ConfigError("settings are a table such as {'learn.epochs': 5}, or a list of 'section.key=value'")
     if isinstance(settings, Mapping):
