@@ -59,10 +59,10 @@ def reproduce_experiments(
             display.close()
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
+            failed = f" ({display.failures} of them diverged or had no room)" if display.failures else ""
             again_words = "; the same command again goes on" if left else ""
-            console.print(
-                f"{done} runs done, {reproduction.already} were there, {left} left; results in {results}/{again_words}", soft_wrap=True
-            )
+            told = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/{again_words}"
+            console.print(told, soft_wrap=True)
     for message, runs in reproduction.errors_by_message().items():
         console.print(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}", soft_wrap=True)
     return not reproduction.errors
@@ -73,14 +73,16 @@ def list_experiments(console: Console, experiments: Path, results: Path, names: 
     lines = Store(results).read()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("experiment", no_wrap=True)
-    for heading in ("feeds", "runs", "done", "missing", "what it is"):
-        table.add_column(heading, justify="right" if heading in ("runs", "done", "missing") else "left", overflow="fold")
+    for heading in ("feeds", "runs", "done", "failed", "missing", "what it is"):
+        table.add_column(heading, justify="left" if heading in ("feeds", "what it is") else "right", overflow="fold")
     chosen = read_experiments(experiments, names or ["all"], seeds)
     for experiment in chosen:
         missing = len(experiment.missing(lines))
         total = len(experiment.runs)
         state = "[green]complete[/]" if missing == 0 else str(missing)
-        table.add_row(experiment.name, experiment.feeds, str(total), str(total - missing), state, experiment.title)
+        failed = sum("failed" in lines.get(run.key, {}) for run in experiment.runs)
+        counts = str(total), str(total - missing), str(failed or "")
+        table.add_row(experiment.name, experiment.feeds, *counts, state, experiment.title)
     console.print(table)
     if names:
         for experiment in chosen:
@@ -141,6 +143,7 @@ class GridDisplay(Progress):
         self.rows: dict[Key, TaskID] = {}
         self.total = self.ended = 0
         self.told: set[str] = set()
+        self.failures = 0
 
     def __enter__(self) -> GridDisplay:
         self.bars.start()
@@ -167,6 +170,7 @@ class GridDisplay(Progress):
         if self.whole is not None:
             self.bars.update(self.whole, completed=self.ended)
         self._show_time_left()
+        self.failures += "failed" in line
         found = line["failed"] if "failed" in line else _headline(line)
         message = f"[{self.ended}/{self.total}] {run}: {found}; {duration(seconds_left)}"
         self.console.print(message, soft_wrap=True, highlight=False, markup=False)
@@ -212,4 +216,5 @@ class _Row(Listener):
 def _headline(line: Line) -> str:
     names = {"ACC": "acc", "BWT": "bwt", "task-IL": "acc_task_il"}
     parts = [f"{name} {line[key]:.2f}" for name, key in names.items() if line[key] is not None]
-    return f"{', '.join(parts)}, {line['seconds']:.0f} s"
+    warnings = f", {len(line['warnings'])} warnings (see its line)" if line.get("warnings") else ""
+    return f"{', '.join(parts)}, {line['seconds']:.0f} s{warnings}"

@@ -34,6 +34,12 @@ measured here. Everything below is written by `afaf reproduce --write-report` fr
 - Seeds spread by several points, as the tables show: AFAF and SpaceNet are to be ranked by ACC on five seeds or not at all.
 """
 
+OWN_HEAD = """# Results
+
+Written by `afaf reproduce --write-report` from lines of results alone. Accuracies are means ± standard deviations (ddof 1) over n seeds, in
+percent. "2 of 3": one of three seeds diverged or collapsed and is in no mean; those left are no fair sample.
+"""
+
 CONTROLS_HEAD = """## All methods, controls among them
 
 The controls are not in the paper: fine-tuning (the floor), joint training (all data at once), isolated networks (perfect isolation), a
@@ -131,8 +137,8 @@ class Report:
             self.contradictions,
         ]
         about_the_paper = any(experiment.name in OF_THE_PAPER for experiment in self.experiments)
-        sections = of_the_paper if about_the_paper else [self.others]
-        return "\n".join([HEAD, self.state(), *(text for section in sections if (text := section()))])
+        head, sections = (HEAD, of_the_paper) if about_the_paper else (OWN_HEAD, [self.others])
+        return "\n".join([head, self.state(), *(text for section in sections if (text := section()))])
 
     def state(self) -> str:
         rows = []
