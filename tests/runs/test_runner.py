@@ -11,12 +11,16 @@ import pytest
 import torch
 
 import afaf
-from afaf.errors import CapacityError, ConfigError, DeviceError, DivergedError, RunError
+from afaf.engine.report import EpochReport
+from afaf.errors import CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Lesson
 from afaf.methods.finetune import Finetune
 from afaf.model.file import Model
+from afaf.runs.runner import Listener
+from afaf.runs.stop import Stop
+from afaf.streams.tasks import Outline
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
@@ -149,6 +153,42 @@ class Killing(Finetune):
     def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
         plan = super().plan(learner, lesson, phase)
         return replace(plan, lr=100.0, clip=1.0) if lesson.task == 2 else plan
+
+
+class Counting(Listener):
+    planned = done = 0
+
+    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
+        self.planned = epochs
+
+    def run_resumed(self, where: str, epochs_done: int) -> None:
+        self.done = epochs_done
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.done += 1
+
+
+@pytest.mark.parametrize("method", ["afaf", "packnet", "joint", "ridge"])
+def test_as_many_epochs_are_learned_as_a_progress_bar_is_told(method: str) -> None:
+    told = Counting()
+    settings = {**QUICK, "method.retrain_epochs": 3} if method == "packnet" else QUICK
+    afaf.run("split-digits", method, settings=settings, device="cpu", listener=told)
+    assert told.done == told.planned > 0
+
+
+def test_a_resumed_run_counts_the_epochs_that_lie_behind(tmp_path: Path) -> None:
+    class Stopping(Counting):
+        def epoch_ended(self, report: EpochReport) -> None:
+            super().epoch_ended(report)
+            if self.done == 7:  # in the second task, after pruning
+                stop.ask()
+
+    stop, settings = Stop(), {**QUICK, "method.retrain_epochs": 3}
+    with pytest.raises(StoppedError):
+        afaf.run("split-digits", "packnet", settings=settings, device="cpu", out=tmp_path / "run", listener=Stopping(), stop=stop)
+    told = Counting()
+    afaf.resume(tmp_path / "run", listener=told)
+    assert told.done == told.planned == 5 * 2 + 4 * 3
 
 
 def test_the_configuration_of_a_run_is_all_there_was(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class ProgressDisplay(Listener):
                 self.progress.remove_task(bar)
         if self.shown:
             self.console.print(f"[bold]{method}[/] learns [bold]{outline.name}[/], {len(outline)} tasks, seed {seed}")
-        self.whole = self.progress.add_task("stream", total=len(outline) * epochs, note="epochs")
+        self.whole = self.progress.add_task("stream", total=epochs, note="epochs")
         self.lesson = None
 
     def run_resumed(self, where: str, epochs_done: int) -> None:

@@ -203,7 +203,7 @@ class _Row(Listener):
         self.display, self.row = display, row
 
     def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
-        self.display.bars.update(self.row, total=len(outline) * epochs, note="epochs")
+        self.display.bars.update(self.row, total=epochs, note="epochs")
 
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
         self.display.bars.update(self.row, note=f"task {tasks[-1]}")

@@ -53,7 +53,7 @@ class OneBar(Listener):
 
     def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
         name = f"{outline.name} {method}, seed {seed}"
-        self.bar = self.display.progress.add_task(name, total=len(outline) * epochs, note="epochs")
+        self.bar = self.display.progress.add_task(name, total=epochs, note="epochs")
 
     def epoch_ended(self, report: EpochReport) -> None:
         if self.bar is not None:

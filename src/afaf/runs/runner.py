@@ -50,7 +50,7 @@ DIGESTED = 64  # images of each part of a task that tell whether the data is the
 class Listener:
     """Told what happens during a run; a progress display overrides what it wants to show."""
 
-    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None: ...
+    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None: ...  # epochs: of the whole run
     def run_resumed(self, where: str, epochs_done: int) -> None: ...
     def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None: ...
     def epoch_ended(self, report: EpochReport) -> None: ...
@@ -299,9 +299,11 @@ class Run:
     def _carry_out(self) -> Results:
         self._started = time.perf_counter() - self.progress.seconds
         lessons = self.method.lessons(len(self.stream))
-        self.listener.run_started(self.stream.outline, self.method.name, self.seed, self.config.learn.epochs)
+        planned = self._planned_epochs()
+        self.listener.run_started(self.stream.outline, self.method.name, self.seed, sum(planned))
         if self.position != Position():
-            self.listener.run_resumed(str(self.position), self.position.lesson * self.config.learn.epochs + self.position.epochs)
+            behind = planned[: self.position.lesson * self.method.phases + self.position.phase]
+            self.listener.run_resumed(str(self.position), sum(behind) + self.position.epochs)
         elif self.checkpoints is not None:
             self.checkpoints.begin(self.learner)
         for tasks in lessons[self.position.lesson :]:
@@ -309,6 +311,14 @@ class Run:
             self._judge(tasks)
             self._lesson_ended()
         return self._finish()
+
+    def _planned_epochs(self) -> list[int]:
+        """Of every phase of every lesson; a method that does not say what it costs is taken to learn for as many epochs each time."""
+        lessons = len(self.method.lessons(len(self.stream)))
+        try:
+            return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, self.stream.outline)]
+        except ConfigError:
+            return [self.config.learn.epochs] * (lessons * self.method.phases)
 
     def _finish(self) -> Results:
         results = self._results()
