@@ -17,7 +17,6 @@ from PIL import Image
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.report.figures import save_r_matrix
-from afaf.runs.folder import read_epochs
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener
 
@@ -43,8 +42,8 @@ class TensorBoard(Listener):
         self.epochs = 0
 
     def run_resumed(self, where: str, epochs_done: int) -> None:
-        """Go on counting after the epochs in the log, which by now holds those that are not learned again, of every phase."""
-        self.epochs = len(read_epochs(self.folder / "log.jsonl"))
+        """Go on counting after the epochs that lie behind."""
+        self.epochs = epochs_done
 
     def epoch_ended(self, report: EpochReport) -> None:
         """Training over all tasks, and each task by itself."""
