@@ -112,6 +112,7 @@ def test_tune_prints_the_value_and_one_json_object_last() -> None:
     last = json.loads(result.stdout.splitlines()[-1])
     assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
     assert f"--set method.strength={last['value']}" in result.stdout
+    assert ("--start begins with a stronger one" in result.stdout) == (last["value"] == 10)
 
 
 def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) -> None:

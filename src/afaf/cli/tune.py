@@ -21,7 +21,9 @@ def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -
         table.add_row(str(trial.task), f"{trial.lr:g}", f"{trial.value:g}", accuracy)
     console.print(table)
     how = "the strongest within" if tuned.within else "the weakest tried; none was within"
-    found = f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best)"
+    first = tuned.within and tuned.value == max(trial.value for trial in tuned.trials)
+    stronger = "; it was the first that was tried, and --start begins with a stronger one" if first else ""
+    found = f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best{stronger})"
     console.print(f"{found}: use it with\n{command}", soft_wrap=True, highlight=False, markup=False)
     if as_json:
         print(json.dumps(tuned.to_dict()))
