@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from afaf.errors import ConfigError
+from afaf.network.ledger import Ledger
 from afaf.network.zoo import describe
 from afaf.runs.runner import set_up
 from afaf.streams.benchmarks import outline_of
-from afaf.subnets.sizes import check_percentage, share, sizes
+from afaf.subnets.allocate import Request, allocate_reusing
+from afaf.subnets.sizes import check_percentage, rest, share, sizes
 
 TABLE = {
     "split-cifar10": ([3, 44, 89, 179, 409, 204, 2], [33, 979, 3982, 18302, 20859, 285]),
@@ -33,6 +38,26 @@ def test_shares_are_exact() -> None:
     assert share(70, 10) == 7  # 0.7 * 10 is 7.000000000000001 or 6.999... as floats go
     assert share(29, 100) == 29
     assert share(12.5, 8) == 1
+
+
+def test_what_candidates_leave_to_free_neurons_is_exact_too() -> None:
+    assert [(share(x, 250), rest(x, 250)) for x in (30, 64.4, 65.6)] == [
+        (75, 175),
+        (161, 89),
+        (164, 86),
+    ]  # 100 - 64.4 is 35.599999999999994
+    assert [rest(x / 10, 1000) for x in range(1001)] == list(range(1000, -1, -1))
+
+
+def test_what_candidates_leave_is_drawn_exactly() -> None:
+    """The free neurons beside the candidates are (1 - s) of what is allocated."""
+    spec = describe("tiny-mlp", (64,), 4)
+    wide = replace(spec, hidden=(replace(spec.hidden[0], neurons=500), *spec.hidden[1:]))
+    asked = sizes(wide, {"all": 50.0}, {"all": 50.0}, {"all": 10.0}, 2, 2)
+    request = Request(wide, Ledger(wide), asked, 2, (2, 3), 0, lambda _: None)
+    candidates = {c: {2: torch.arange(161), 3: torch.arange(3)} for c in (2, 3)}
+    drawn = allocate_reusing(request, candidates, l_reuse=2, candidate_share=64.4).record
+    assert len(drawn.free[2]) == 89  # of 250
 
 
 def test_the_more_specific_percentage_wins() -> None:

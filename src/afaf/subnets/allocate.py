@@ -17,7 +17,7 @@ from afaf.errors import CapacityError
 from afaf.network.ledger import Allocation, ClassAllocation, Ledger, Neurons
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import generator
-from afaf.subnets.sizes import Sizes, share
+from afaf.subnets.sizes import Sizes, rest
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _free_beside_candidates(
     for l in range(l_reuse, request.spec.L):
         alloc = request.sizes.alloc[l]
         all_free = l == last_hidden and not in_last_hidden
-        free[l] = draw_free(request, l, alloc if all_free else share(100 - candidate_share, alloc), first.get(l))
+        free[l] = draw_free(request, l, alloc if all_free else rest(candidate_share, alloc), first.get(l))
     return free
 
 

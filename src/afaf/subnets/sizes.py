@@ -32,6 +32,11 @@ def share(percent: float, of: int) -> int:
     return floor(Fraction(str(percent)) * of / 100)
 
 
+def rest(percent: float, of: int) -> int:
+    """What percent % leave of a whole number, rounded down."""
+    return floor((100 - Fraction(str(percent))) * of / 100)
+
+
 def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Percentage, task: int, n_classes: int) -> Sizes:
     """alloc_l, n_l and fixed_l of a task (numbered from 1) that brings `n_classes` classes."""
     hidden = range(2, spec.L)
