@@ -236,6 +236,14 @@ def test_transparency_is_white_and_depth_is_cut() -> None:
         pixels_of(Image.new("F", (2, 2)), None, "x")
 
 
+@pytest.mark.parametrize(("mode", "clear", "seen"), [("L", 0, 200), ("1", 0, 255), ("I;16", 7, 200 << 8)])
+def test_a_grey_value_that_stands_for_transparent_is_white(tmp_path: Path, mode: str, clear: int, seen: int) -> None:
+    image = Image.new(mode, (2, 1), clear)
+    image.putpixel((1, 0), seen)
+    image.save(tmp_path / "x.png", transparency=clear)
+    assert read_image(tmp_path / "x.png", None).tolist() == [[[255], [min(seen, 255) if mode != "I;16" else 200]]]
+
+
 def test_photographs_are_turned_upright(tmp_path: Path) -> None:
     image = Image.fromarray(makers.pixels(8, 12, 3))
     exif = Image.Exif()

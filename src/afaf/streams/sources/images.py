@@ -76,9 +76,11 @@ def _scaled(image: Image.Image, size: int) -> Image.Image:
 def _grey_or_colour(image: Image.Image, name: str) -> Image.Image:
     mode = image.mode
     if mode in ("1", "L"):
-        return image.convert("L")
+        return (_on_white(image) if "transparency" in image.info else image).convert("L")
     if mode.startswith("I"):
-        return Image.fromarray((np.clip(np.asarray(image), 0, 65535) >> 8).astype(np.uint8))
+        deep = np.asarray(image)
+        clear = deep == image.info.get("transparency", -1)
+        return Image.fromarray(np.where(clear, 255, np.clip(deep, 0, 65535) >> 8).astype(np.uint8))
     if mode == "F":
         raise DataError(f"{name}: an image of floating-point numbers: its range is unknown; save it with 8 bits")
     if mode in ("LA", "La"):
