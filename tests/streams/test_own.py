@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import struct
 import tracemalloc
 import zipfile
@@ -16,7 +18,7 @@ from PIL import Image
 
 from afaf.errors import ConfigError, DataError
 from afaf.streams.benchmarks import open_stream, outline_of
-from afaf.streams.own import SkippedImages, read_order, stream_from_dataset
+from afaf.streams.own import SkippedImages, find_class_folders, image_files, read_order, stream_from_dataset
 from afaf.streams.sources.images import fit, pixels_of, read_image
 from streams import makers
 
@@ -162,6 +164,40 @@ def test_folders_that_are_no_stream(tmp_path: Path) -> None:
     assert open_stream(f"folder:{tmp_path}", class_order="a,b").outline.n_classes == 2  # the others need not suffice
     folder_of(tmp_path, part="test", classes="abcx")
     with pytest.raises(DataError, match=r"test images of x, but no training images"):
+        open_stream(f"folder:{tmp_path}")
+
+
+def test_folders_below_a_class_are_followed_unless_hidden(tmp_path: Path) -> None:
+    folder_of(tmp_path, classes="ab", n=2)
+    save(tmp_path / "elsewhere" / "1.png", makers.pixels(32, 32, 3))
+    save(tmp_path / "train" / "a" / ".thumbnails" / "1.png", makers.pixels(32, 32, 3))
+    (tmp_path / "train" / "b" / "folder.png").mkdir()
+    for link, to in (("linked", "elsewhere"), ("again", "elsewhere"), ("round", "train/a")):
+        (tmp_path / "train" / "a" / link).symlink_to(tmp_path / to, target_is_directory=True)
+    found = find_class_folders(tmp_path).files
+    assert [(str(path.relative_to(tmp_path / "train")), label) for path, label in found] == [
+        ("a/0.png", "a"),
+        ("a/1.png", "a"),
+        ("a/again/1.png", "a"),
+        ("b/0.png", "b"),
+        ("b/1.png", "b"),
+    ]
+    assert image_files(tmp_path / "train") == [path for path, _ in found]
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of(tmp_path)
+    closed = tmp_path / "train" / "a" / "closed"
+    closed.mkdir()
+    scan = os.scandir
+
+    def scandir(path: object) -> object:
+        if str(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(DataError, match="closed: cannot be read"):
         open_stream(f"folder:{tmp_path}")
 
 

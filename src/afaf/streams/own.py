@@ -11,6 +11,7 @@ training images: later tasks are not looked at before they arrive.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -182,7 +183,7 @@ def image_files(path: Path) -> list[Path]:
         raise DataError(f"{path}: no such file or folder: name images, or folders of images")
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
+    found = _images_below(path)
     if not found:
         raise DataError(f"{path}: no images (looked for {', '.join(sorted(SUFFIXES))})")
     return found
@@ -230,7 +231,7 @@ def _class_files(root: Path) -> list[tuple[Path, str]]:
     files: list[tuple[Path, str]] = []
     direct = False
     for folder in folders:
-        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+        paths = _images_below(folder)
         if not paths:
             raise DataError(f"{folder}: no images (looked for {', '.join(sorted(SUFFIXES))}): add some or remove the folder")
         direct = direct or any(path.parent == folder for path in paths)
@@ -241,6 +242,31 @@ def _class_files(root: Path) -> list[tuple[Path, str]]:
             f"class folders, perhaps {folders[0]}"
         )
     return files
+
+
+def _images_below(folder: Path) -> list[Path]:
+    """All images in a folder and below, by name, none hidden. Links are followed, to each folder once; a closed folder is an error."""
+    found: list[Path] = []
+    been: set[tuple[int, int]] = set()
+    for here, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        with reading(here):
+            status = os.stat(here)
+        if (status.st_dev, status.st_ino) in been:
+            folders.clear()
+            continue
+        been.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(here, name) for name in names if _is_image(name)]
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    with reading(error.filename):
+        raise error
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
 
 
 def _reader(path: Path, label: str, side: int | None) -> Read:
