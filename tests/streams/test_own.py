@@ -167,6 +167,28 @@ def test_folders_that_are_no_stream(tmp_path: Path) -> None:
         open_stream(f"folder:{tmp_path}")
 
 
+def test_a_test_folder_without_a_train_folder_is_no_class(tmp_path: Path) -> None:
+    folder_of(tmp_path, part=".")
+    folder_of(tmp_path, part="test")
+    for look in (lambda: open_stream(f"folder:{tmp_path}"), lambda: find_class_folders(tmp_path)):
+        with pytest.raises(DataError, match=r"no folder train: put .* into .*train"):
+            look()
+    save(tmp_path / "test" / "1.png", makers.pixels(32, 32, 3))  # a class of that name
+    assert "test" in open_stream(f"folder:{tmp_path}").class_order
+
+
+def test_no_class_vanishes_because_its_images_cannot_be_read(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    for path in (tmp_path / "train" / "b").iterdir():
+        path.write_bytes(b"")
+    with pytest.warns(SkippedImages), pytest.raises(DataError, match="of b no image at all can be read"):
+        open_stream(f"folder:{tmp_path}", unreadable="skip")
+    with pytest.warns(SkippedImages), pytest.raises(DataError, match="of b no image at all can be read"):
+        find_class_folders(tmp_path).read(32, 3, "skip")
+    with pytest.warns(SkippedImages):
+        assert open_stream(f"folder:{tmp_path}", unreadable="skip", class_order="a,c").class_order == ("a", "c")
+
+
 def test_folders_below_a_class_are_followed_unless_hidden(tmp_path: Path) -> None:
     folder_of(tmp_path, classes="ab", n=2)
     save(tmp_path / "elsewhere" / "1.png", makers.pixels(32, 32, 3))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -104,9 +104,9 @@ def stream_from_folder(path: Path | str, **options: Any) -> Stream:
     path, chosen = Path(path).expanduser(), Options.of(options)
     if not path.is_dir():
         raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: name one with train/CLASS/ image files")
-    root = path / "train" if (path / "train").is_dir() else path
-    train = _gather(_files(root, chosen.side), chosen.unreadable)
-    test = _gather(_files(path / "test", chosen.side), chosen.unreadable) if root != path and (path / "test").is_dir() else None
+    root = _training_root(path)
+    train = _read_classes(root, chosen)
+    test = _read_classes(path / "test", chosen) if root != path and (path / "test").is_dir() else None
     return _stream(f"folder:{path}", train, test, chosen)
 
 
@@ -156,6 +156,7 @@ class ClassFolders:
         """The images, (n, size, size, channels) of bytes, and their classes."""
         items = [(str(path), _reader(path, label, size)) for path, label in self.files]
         found = _gather(items, unreadable, remedy)
+        _check_all_there(self.labels, found.labels)
         return with_channels(found.images, channels), found.labels.tolist()
 
 
@@ -165,7 +166,7 @@ def find_class_folders(path: Path | str) -> ClassFolders:
     if not path.is_dir():
         what = "not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}: name one that has a folder of images for each class")
-    return ClassFolders(_class_files(path / "train" if (path / "train").is_dir() else path))
+    return ClassFolders(_class_files(_training_root(path)))
 
 
 def read_images(
@@ -218,8 +219,35 @@ Read = Callable[[], tuple[NDArray[Any], Hashable]]
 Item = tuple[str, Read]  # a name for messages, and how to read it
 
 
-def _files(root: Path, side: int | None) -> list[Item]:
-    return [(str(path), _reader(path, label, side)) for path, label in _class_files(root)]
+def _training_root(path: Path) -> Path:
+    """The folder of the class folders: `train`, or the folder itself where there is none. Then `test` is a class, if it looks like one."""
+    if (path / "train").is_dir():
+        return path / "train"
+    test = path / "test"
+    if test.is_dir():
+        with reading(test):
+            names = os.listdir(test)
+        if any((test / name).is_dir() for name in names) and not any(_is_image(name) for name in names):
+            raise DataError(
+                f"{path}: test has folders of its own, as if it held the test images of each class, but there is no folder train: "
+                f"put the class folders of the training images into {path / 'train'}"
+            )
+    return path
+
+
+def _read_classes(root: Path, options: Options) -> _Gathered:
+    files = _class_files(root)
+    found = _gather([(str(path), _reader(path, label, options.side)) for path, label in files], options.unreadable)
+    if not options.order and options.class_order is None:
+        _check_all_there((label for _, label in files), found.labels)
+    return found
+
+
+def _check_all_there(wanted: Iterable[str], found: NDArray[Any]) -> None:
+    """Images may be left out where they cannot be read, but no class may vanish by it."""
+    lost = sorted(set(wanted) - set(found.tolist()))
+    if lost:
+        raise DataError(f"of {shortened(lost)} no image at all can be read: replace them, or remove the class")
 
 
 def _class_files(root: Path) -> list[tuple[Path, str]]:
