@@ -468,6 +468,8 @@ def test_items_that_cannot_be_read_are_named() -> None:
         ([3, 4], "pair"),
         ([(np.zeros((4, 4)), 1.5)] * 4, "label"),
         ([(np.zeros(4), 1)] * 4, "shape"),
+        ([(np.zeros((3, 32, 32), np.uint8), 1)] * 4, r"channels come last: transpose them from \(c, h, w\)"),
+        ([(torch.zeros(32, 32, 3), 1)] * 4, "1 or 3 channels"),
         ([(torch.zeros(3, 4, 4, dtype=torch.bfloat16), 1)] * 4, "mend the dataset"),
         ([(np.zeros((4, 4), np.uint8), 0), (np.zeros((4, 4)), 0)] * 3, "alike"),
         ([], "there are none"),

@@ -330,6 +330,8 @@ def _as_array(image: Any, name: str, side: int | None) -> NDArray[Any]:
     pixels = np.asarray(image)
     if pixels.ndim not in (2, 3):
         raise DataError(f"{name}: an image has the shape (h, w) or (h, w, c), not {pixels.shape}")
+    if side is not None:
+        _check_channels(pixels[None], name)
     fitted: NDArray[Any] = fit(checked_images(pixels[None], name), side, name)[0]
     return fitted
 
@@ -396,13 +398,19 @@ def _from_arrays(x: NDArray[Any], y: NDArray[Any], options: Options, name: str) 
     if y.dtype.kind not in "biuU":
         raise DataError(f"{name}: labels must be whole numbers or texts, not {y.dtype}")
     labels = checked_labels(y)
-    if options.side is not None and x.ndim == 4 and x.shape[3] not in (1, 3):
-        first = "; channels come last: transpose them from (n, c, h, w)" if x.shape[1] in (1, 3) else ""
-        raise DataError(f"{name}: images have 1 or 3 channels, these are {x.shape[1:]}{first} (size=0 takes any number)")
+    if options.side is not None:
+        _check_channels(x, name)
     images = checked_images(x, name)
     if len(images) != len(labels):
         raise DataError(f"{name}: {len(images)} images but {len(labels)} labels: they must be as many")
     return _Gathered(fit(images, options.side, name) if images.ndim == 4 else images, labels)
+
+
+def _check_channels(images: NDArray[Any], name: str) -> None:
+    """Images that are scaled are grey or coloured: of others, channels that come first would be taken for rows."""
+    if images.ndim == 4 and images.shape[3] not in (1, 3):
+        first = "; channels come last: transpose them from (c, h, w)" if images.shape[1] in (1, 3) else ""
+        raise DataError(f"{name}: images have 1 or 3 channels, these are {images.shape[1:]}{first} (size=0 takes any number)")
 
 
 def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Options, class_names: Mapping[Any, str] | None = None) -> Stream:
