@@ -489,13 +489,23 @@ def test_order_files(tmp_path: Path) -> None:
     path = tmp_path / "order.txt"
     path.write_text("Ankle boot, cat\n# remark\n\ndog\n", "utf-8")
     assert read_order(path) == [["Ankle boot", "cat"], ["dog"]]
+    path.write_text("cat\ndog\n", "utf-8-sig")  # as Windows writes it, with a mark before the text
+    assert read_order(path) == [["cat"], ["dog"]]
     assert read_order("a, b") == ["a", "b"]
+    many = [f"class {i}" for i in range(1000)]
+    assert read_order(",".join(many)) == many
     for content in (b"", b"# nothing\n", b"\xff\xfe\x00"):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"order\.txt"):
             read_order(path)
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         read_order(tmp_path / "none.txt")
+
+
+def test_an_order_may_be_an_array(tmp_path: Path) -> None:
+    folder_of(tmp_path, classes="0123")
+    stream = open_stream(f"folder:{tmp_path}", class_order=np.array([[3, 0], [2, 1]]))
+    assert [task.class_names for task in stream] == [("3", "0"), ("2", "1")]
 
 
 def test_orders_that_do_not_fit(tmp_path: Path) -> None:

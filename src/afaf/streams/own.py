@@ -488,15 +488,15 @@ def _order(order: ClassOrder, labels: NDArray[Any]) -> list[Any] | None:
     def label(item: Any) -> Any:
         return item if isinstance(item, Hashable) and item in own else spelled.get(str(item), item)
 
-    return [[label(i) for i in group] if isinstance(group, (list, tuple)) else label(group) for group in order]
+    return [[label(i) for i in group] if isinstance(group, (list, tuple, np.ndarray)) else label(group) for group in order]
 
 
 def read_order(order: str | Path) -> list[Any]:
     """An order file: one task a line, commas between its classes, '#' before remarks. A text with commas is a flat list."""
     path = Path(order).expanduser()
-    if isinstance(order, str) and "," in order and not path.is_file():
+    if isinstance(order, str) and "," in order and not os.path.isfile(path):  # which says no to a name that is too long for one
         return _split(order)
-    with reading(path, "an order file is plain text, one task a line"), path.open(encoding="utf-8") as file:
+    with reading(path, "an order file is plain text, one task a line"), path.open(encoding="utf-8-sig") as file:
         text = file.read(1 << 20)
     tasks = [_split(line.partition("#")[0]) for line in text.splitlines()]
     tasks = [task for task in tasks if task]
