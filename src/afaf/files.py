@@ -16,6 +16,7 @@ SMALL = 1 << 16  # bytes up to which a part is not worth a write of its own
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+REFUSED = _NO_ROOM | _NO_PERMISSION  # errors with which a disk, and no network, refuses what is written
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:

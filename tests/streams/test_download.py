@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import os
@@ -239,6 +240,26 @@ def test_no_server_at_all_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         download(Remote("x", ("http://127.0.0.1:9/x",), 10), tmp_path / "target")
 
 
+@pytest.mark.parametrize("mirror", ["files.example.org/sets", "/mnt/sets", "http://fil\u00e9s.example/s\u00e9ts", "http://[::1/sets"])
+def test_a_mirror_that_is_no_address_is_passed_over(mirror: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setenv("AFAF_MIRROR", mirror)
+    download(remote(server), tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == CONTENT
+    with pytest.raises(DataError, match=r"could not download file:\n  \S+/file: .+\n  http\S+/gone: Not Found"):
+        download(replace(remote(server), urls=(server.url + "/gone",)), tmp_path / "target")
+
+
+def test_a_full_disk_is_told_at_once_and_no_other_address_is_asked(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "_copy", copy)
+    with pytest.raises(WriteError, match=r"cannot write .*target\.part: the disk is full; free some space"):
+        download(remote(server, paths=("/file", "/file")), tmp_path / "target")
+    assert len(server.asked) == 1
+
+
 # --- whole datasets
 
 
@@ -389,6 +410,12 @@ def test_a_folder_that_cannot_be_made_is_one_error(cifar: Source, tmp_path: Path
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(WriteError, match=r"cannot write to .*file/data"):
         get(cifar, tmp_path / "file" / "data")
+
+
+def test_what_stands_in_the_way_of_the_lock_is_one_error(cifar: Source, tmp_path: Path) -> None:
+    (tmp_path / "data" / INCOMING / cifar.name / "lock").mkdir(parents=True)
+    with pytest.raises(WriteError, match=r"cannot write to .*data"):
+        get(cifar, tmp_path / "data")
 
 
 CHILD = """

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from afaf.errors import DataError, WriteError
-from afaf.files import reason
+from afaf.files import REFUSED, reason, writing
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Remote, Source
 from afaf.streams.sources.verify import Inspection, inspect
@@ -47,7 +47,7 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
     incoming = folder / INCOMING / source.name
     with _writing(folder):
         incoming.mkdir(parents=True, exist_ok=True)
-    with _tidied(incoming), _alone(incoming), _writing(folder):
+    with _tidied(incoming), _writing(folder), _alone(incoming):
         ready = incoming / "ready"
         shutil.rmtree(ready, ignore_errors=True)
         for remote in source.remotes:
@@ -108,7 +108,7 @@ def download(remote: Remote, target: Path, progress: Progress = quiet) -> None:
         try:
             _download_from(url, remote, target, progress)
             return
-        except (DataError, OSError, http.client.HTTPException) as error:
+        except (DataError, OSError, http.client.HTTPException, ValueError) as error:  # the last: a mirror that is no address
             problems.append(f"  {url}: {_reason(error)}")
     raise DataError(
         f"could not download {remote.name}:\n" + "\n".join(problems) + "\nTry again later (what arrived is kept and resumed), "
@@ -137,6 +137,9 @@ def _download_from(url: str, remote: Remote, target: Path, progress: Progress) -
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise
+            if getattr(error, "errno", None) in REFUSED:
+                with writing(arriving.path):
+                    raise
             stalled, breaks = 0 if arriving.size > before else stalled + 1, breaks + 1
             if stalled == STALLS or breaks == BREAKS:
                 raise
