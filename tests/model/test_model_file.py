@@ -89,3 +89,40 @@ def test_files_that_are_none_of_ours_say_so(tmp_path: Path) -> None:
         Model.load(other)
     with pytest.raises(FileError, match="directory"):
         Model.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"std": [0.0]},
+        {"std": [-1.0]},
+        {"std": []},
+        {"mean": [], "std": []},
+        {"mean": [0.1] * 5, "std": [0.1] * 5},
+        {"mean": ["nan"]},
+        {"channels": -4},
+        {"channels": 5},
+    ],
+)
+def test_a_preparation_of_images_that_makes_no_sense_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    model, path = model_of("afaf", {}), tmp_path / "model.safetensors"
+    about = json.loads(json.dumps(model_about(model)))
+    about["preparations"][0] |= change
+    path.write_bytes(b"".join(encode(stored_tensors(model.learner), about)[0]))
+    with pytest.raises(FileError, match="preparation of images makes no sense"):
+        Model.load(path)
+
+
+def test_class_names_that_are_not_by_task_are_refused(tmp_path: Path) -> None:
+    model, path = model_of("afaf", {}), tmp_path / "model.safetensors"
+    path.write_bytes(b"".join(encode(stored_tensors(model.learner), {**model_about(model), "class_names": ["ab", "cd", "e"]})[0]))
+    with pytest.raises(FileError, match="not by task"):
+        Model.load(path)
+
+
+def model_about(model: Model) -> dict[str, Any]:
+    """What the file says of a model."""
+    data = model.to_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    about: dict[str, Any] = json.loads(header["__metadata__"]["afaf"])
+    return about

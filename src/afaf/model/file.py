@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Model:
         about = contents.about
         with readable(name):
             learner = build(_description(about), contents.tensors, device)
-            preparations = [_preparation(p) for p in about["preparations"]]
+            preparations = [_preparation(p, learner.network.spec.input_shape) for p in about["preparations"]]
             return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"], about.get("life"))
 
 
@@ -83,6 +84,8 @@ def check(about: About, entries: Entries) -> None:
     check_size(description, entries)
     _texts(about["method"], about["stream"])
     for names in about["class_names"]:
+        if not isinstance(names, list):
+            raise ValueError("its class names are not by task")
         _texts(*names)
     if not isinstance(about["config"], dict):
         raise ValueError("its settings are no table")
@@ -108,9 +111,17 @@ def _description(about: About) -> Description:
     return Description.parse(about if about["format"] == 1 else about["learner"])
 
 
-def _preparation(data: dict[str, Any]) -> Preparation:
+def _preparation(data: dict[str, Any], shape: tuple[int, ...]) -> Preparation:
+    """How images are prepared for a network with an input of this shape: a mean and a spread for all channels, or for each."""
     mean, std = (tuple(float(number) for number in data[name]) for name in ("mean", "std"))
-    if data["augment"] not in ("none", "crop-flip") or type(data["channels"]) not in (int, type(None)):
+    sense = (
+        {len(mean), len(std)} <= {1, shape[0]}
+        and all(map(isfinite, mean))
+        and all(isfinite(number) and number > 0 for number in std)
+        and data["augment"] in ("none", "crop-flip")
+        and (data["channels"] is None or (type(data["channels"]) is int and (len(shape) == 1 or data["channels"] == shape[0])))
+    )
+    if not sense:
         raise ValueError("its preparation of images makes no sense")
     return Preparation(mean, std, data["channels"], data["augment"])
 
