@@ -55,6 +55,18 @@ def test_validation_is_cut_off_the_training_images_alone() -> None:
         stream[0].held_out("validation")
 
 
+def test_at_most_so_many_images_of_each_class_in_each_part() -> None:
+    x, y = arrays(n=120)
+    cut = Stream.from_arrays(x, y).with_validation(0.25).with_at_most(3)
+    for task in cut:
+        assert task.validation is not None
+        for split in (task.train, task.test, task.validation):
+            assert np.bincount(split.labels)[list(task.classes)].tolist() == [3, 3]
+    for none in (0, -1):
+        with pytest.raises(DataError, match="at least 1 image of each class"):
+            cut.with_at_most(none)
+
+
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (20,)])
 def test_grey_colour_and_vectors(shape: tuple[int, ...]) -> None:
     x, y = arrays(shape=shape)

@@ -157,6 +157,8 @@ class Stream(Sequence[Task]):
 
     def with_at_most(self, images: int) -> Stream:
         """The same stream with at most so many images of each class in each part: for trying things out."""
+        if images < 1:
+            raise DataError(f"a stream needs at least 1 image of each class, not {images}")
         return Stream(self.name, [_cut_to(task, images) for task in self.tasks], self.label_map)
 
     @classmethod
@@ -339,4 +341,5 @@ def _cut_to(task: Task, images: int) -> Task:
         first = [np.flatnonzero(split.labels == c)[:images] for c in task.classes]
         return split.take(np.sort(np.concatenate(first)))
 
-    return replace(task, train=cut(task.train), test=cut(task.test))
+    validation = None if task.validation is None else cut(task.validation)
+    return replace(task, train=cut(task.train), test=cut(task.test), validation=validation)
