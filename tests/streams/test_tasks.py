@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,13 @@ def test_what_is_refused() -> None:
         Stream.from_arrays(x[:6], y[:6])
 
 
+def test_numbers_of_any_kind_are_plain_ones_in_a_task() -> None:
+    split = Split(np.zeros((2, 4, 4, 1), np.uint8), np.arange(2))
+    task = Task(np.int64(1), list(np.unique(split.labels)), np.array(["a", "b"]), split, split)  # type: ignore[arg-type]
+    assert Stream("s", [task])[0].classes == (0, 1)
+    assert [type(number) for number in (task.number, *task.classes, *task.class_names)] == [int, int, int, str, str]
+
+
 def test_a_stream_checks_its_tasks() -> None:
     x, _ = arrays()
     images = x[:, :, :, None]
@@ -133,3 +142,8 @@ def test_a_stream_checks_its_tasks() -> None:
     small = Split(images[:2, :4], np.array([2, 3]))
     with pytest.raises(DataError, match="all must be alike"):
         Stream("s", [task, Task(2, (2, 3), ("c", "d"), small, small)])
+    for number in (0, 2):
+        with pytest.raises(DataError, match=f"task 1: it says that it is task {number}; tasks are numbered from 1"):
+            Stream("s", [replace(task, number=number)])
+    with pytest.raises(DataError, match="2 classes but 1 names"):
+        Stream("s", [replace(task, class_names=("a",))])

@@ -70,6 +70,12 @@ class Task:
     preparation: Preparation = field(default_factory=Preparation)
     validation: Split | None = None
 
+    def __post_init__(self) -> None:
+        """Numbers of any kind become plain ones, and lists tuples: draws are keyed by them, and files hold them."""
+        object.__setattr__(self, "number", int(self.number))
+        object.__setattr__(self, "classes", tuple(int(c) for c in self.classes))
+        object.__setattr__(self, "class_names", tuple(str(name) for name in self.class_names))
+
     @property
     def input_shape(self) -> Shape:
         return input_shape(self.train.images, self.preparation)
@@ -306,8 +312,12 @@ def check_tasks(stream: Stream) -> None:
         raise DataError(f"stream '{stream.name}' has no tasks")
     expected = 0
     owner: dict[int, int] = {}
-    for task in stream.tasks:
-        where = f"stream '{stream.name}', task {task.number}"
+    for number, task in enumerate(stream.tasks, 1):
+        where = f"stream '{stream.name}', task {number}"
+        if task.number != number:
+            raise DataError(f"{where}: it says that it is task {task.number}; tasks are numbered from 1, in order")
+        if len(task.classes) != len(task.class_names):
+            raise DataError(f"{where}: {len(task.classes)} classes but {len(task.class_names)} names: they must be as many")
         for c, name in zip(task.classes, task.class_names, strict=True):
             if c in owner:
                 raise DataError(f"{where}: class '{name}' is already in task {owner[c]}: a class belongs to one task")
