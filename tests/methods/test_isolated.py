@@ -19,7 +19,7 @@ from afaf.streams.tasks import Outline
 from small_worlds import world_of
 from worlds import probe
 
-SPARSE = SparseSettings(alloc={"all": 50, "output": 25}, density={"all": 30}, fixed={"all": 20, "output": 100})
+SPARSE = SparseSettings(alloc={"all": 50, "output": 25}, density={"all": 30, "W_1": 100}, fixed={"all": 20, "output": 100})
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])

@@ -155,6 +155,22 @@ class Killing(Finetune):
         return replace(plan, lr=100.0, clip=1.0) if lesson.task == 2 else plan
 
 
+def test_a_task_that_would_get_no_connection_is_refused() -> None:
+    with pytest.raises(CapacityError, match=r"task 1 gets no connection in W_2 .* raise sparse\.density for W_2"):
+        afaf.costs("split-digits", "afaf", settings={"sparse.density.W_2": 0.001})
+    with pytest.raises(CapacityError, match=r"task 3 gets fewer connections than it has classes in W_2"):
+        afaf.costs("split-digits", "afaf", settings={"sparse.density.W_2": {"1-2": 30, "3-5": 0.001}})
+
+
+def test_candidates_in_the_last_hidden_layer_leave_room_for_later_tasks() -> None:
+    """Five tasks of a quarter of the layer do not fit, unless three of them draw but 70 % of it anew."""
+    quarter = {**QUICK, "sparse.alloc.output": 25}
+    with pytest.raises(CapacityError, match="certain to have no free neuron left"):
+        afaf.costs("split-digits", "afaf", settings=quarter)
+    results = afaf.run("split-digits", "afaf", settings={**quarter, "method.candidates_in_last_hidden": True}, device="cpu")
+    assert results.acc is not None
+
+
 class Counting(Listener):
     planned = done = 0
 

@@ -19,7 +19,7 @@ from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
 from afaf.subnets.candidates import Rule, choose_candidates, mean_activation
-from afaf.subnets.sizes import share
+from afaf.subnets.sizes import rest, share
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,10 @@ class AFAF(SpaceNet[AFAFOptions]):
 
     def first_new(self, spec: NetworkSpec, task: int) -> int:
         return self.options.l_reuse if task >= self.options.first_reuse else 1
+
+    def free_in_last_hidden(self, task: int, alloc: int) -> int:
+        beside_candidates = self.options.candidates_in_last_hidden and task >= self.options.first_reuse
+        return rest(self.options.candidate_share, alloc) if beside_candidates else alloc
 
     def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
         if lesson.task < self.options.first_reuse:

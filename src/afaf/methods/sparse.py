@@ -39,12 +39,18 @@ class SparseMethod(Method[S]):
                 "sparse.fixed.output must be 100 while method.orthogonal_output is on, since all of a task's neurons in the last "
                 "hidden layer are fixed then: leave it out, or set method.orthogonal_output=false"
             )
-        all_sizes = [self.sizes_of(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
-        check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in range(1, len(outline) + 1)], self.options.orthogonal_output)
+        tasks = range(1, len(outline) + 1)
+        all_sizes = [self.sizes_of(spec, task, n) for task, n in zip(tasks, outline.classes_per_task, strict=True)]
+        drawn = [self.free_in_last_hidden(task, size.alloc[spec.L - 1]) for task, size in zip(tasks, all_sizes, strict=True)]
+        check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in tasks], drawn, self.options.orthogonal_output)
 
     def first_new(self, spec: NetworkSpec, task: int) -> int:
         """The first W_l that gets new connections in this task."""
         return 1
+
+    def free_in_last_hidden(self, task: int, alloc: int) -> int:
+        """How many of a task's neurons in the last hidden layer are free ones."""
+        return alloc
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
         """How large the sub-network of a task is that brings so many classes."""

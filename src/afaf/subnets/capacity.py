@@ -9,11 +9,14 @@ from afaf.network.spec import NetworkSpec
 from afaf.subnets.sizes import Sizes
 
 
-def check_capacity(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], orthogonal_output: bool) -> None:
-    """Refuse a stream in which some layer is certain to have no free neuron left for a task.
+def check_capacity(
+    spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], free_in_last_hidden: Sequence[int], orthogonal_output: bool
+) -> None:
+    """Refuse a stream in which some layer is certain to have no free neuron left for a task, or a task no connection.
 
-    Counted are the neurons that a task fixes for certain: fixed_l without reuse, all of its share of the last hidden layer when output
-    weights are orthogonal. A reusing task may fix fewer elsewhere; what it really leaves is known only once it is learned.
+    Counted are the neurons that a task fixes for certain: fixed_l without reuse, and when output weights are orthogonal all that it draws
+    in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; what it really leaves is known only once it
+    is learned.
     """
     left: dict[int, list[int]] = {}  # neurons a task can draw at most, by layer and task
     for l in range(2, spec.L):
@@ -35,7 +38,7 @@ def check_capacity(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequenc
                     f"task {task} does not fit: layer '{name}' ({spec.layer(l).size} neurons) is certain to have no free neuron left, "
                     f"{size.alloc[l]} are asked for; lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
                 )
-            drawn = min(size.alloc[l], free)
+            drawn = min(free_in_last_hidden[task - 1] if last_hidden else size.alloc[l], free)
             if last_hidden and orthogonal_output:
                 free -= drawn
             elif first == 1:
@@ -51,6 +54,12 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
             if l < first:
                 continue
             asked = size.connections[l]
+            if asked < (1 if first == 1 else size.alloc[spec.L]):  # a reusing task shares them out among its classes
+                few = "no connection" if first == 1 else "fewer connections than it has classes"
+                raise CapacityError(
+                    f"task {task} gets {few} in {join.name} ({spec.layer(l).name} to {spec.layer(l + 1).name}): "
+                    f"raise sparse.density for {join.name}, or sparse.alloc"
+                )
             owned += asked
             pairs = join.inputs * join.outputs - (owned - asked)
             if first == 1:
