@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from afaf.engine.compact import CompactEngine, gather, neurons_that_matter, trunk_top
+from afaf.engine.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
 from afaf.engine.eager import EagerEngine
 from afaf.engine.graphed import GraphedEngine
 from afaf.engine.standing import silent
+from afaf.engine.step import Workspace
+from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
+from afaf.learning.settings import SparseSettings
+from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson
+from small_worlds import world_of
 from worlds import World, worlds
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -72,3 +81,29 @@ def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
         assert [w.shape[:2] for w in work.parameters.weights] == [(len(kept[l + 1]), len(kept[l])) for l in range(1, spec.L)]
 
     world.learn(after_start=watch)
+
+
+@pytest.mark.parametrize("engine", [CompactEngine(), GraphedEngine()])
+def test_a_task_leaves_no_features_behind(engine: CompactEngine | GraphedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was computed ahead for a task, and its part of the network, are gone when it is learned: no garbage collector is waited for."""
+    features: list[weakref.ref[torch.Tensor]] = []
+    parts: list[weakref.ref[torch.Tensor]] = []
+    prepare = Trunk.__init__
+
+    def watched(self: Trunk, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int) -> None:
+        prepare(self, work, feed, chunk_bytes, cache_bytes)
+        parts.append(weakref.ref(work.parameters.weights[0]))
+        if self.cached is not None:
+            features.append(weakref.ref(self.cached))
+
+    monkeypatch.setattr(Trunk, "__init__", watched)
+    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 40}, fixed={"all": 10, "output": 100})
+    world = world_of(AFAF, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse)
+    world.engine = engine
+    gc.disable()
+    try:
+        world.learn()
+        assert (len(parts), len(features)) == (3, 2)
+        assert not [1 for kept in parts + features if kept() is not None]
+    finally:
+        gc.enable()

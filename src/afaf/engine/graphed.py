@@ -119,7 +119,7 @@ class Stage:
     def close(self) -> None:
         """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
         self.replays.clear()
-        self.ahead.close()
+        self.ahead.close()  # which lets go of the stage, so that all else goes with it: the features of a whole task, above all
         self.chunk = None
 
     def epoch(self, moment: Moment) -> EpochReport:
@@ -274,7 +274,8 @@ class Ahead:
     """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
 
     def __init__(self, stage: Stage):
-        self.lay_out, self.device = stage.lay_out, stage.device
+        self.lay_out: Callable[[Moment, int], Chunk] = stage.lay_out
+        self.device = stage.device
         self.stream = lane("ahead", stage.device) if stage.device.type == "cuda" else None
         self.begun: tuple[Moment, int, Chunk] | None = None
 
@@ -291,6 +292,7 @@ class Ahead:
 
     def close(self) -> None:
         self.begun = None
+        del self.lay_out
 
     def chunk(self, moment: Moment, number: int) -> Chunk:
         """The chunk asked for, whether it was begun or not."""
