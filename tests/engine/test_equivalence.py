@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from afaf.engine.standing import silent
 from afaf.engine.step import Workspace
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
+from afaf.learning.plan import LearningPlan
 from afaf.learning.settings import SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson
@@ -107,3 +109,25 @@ def test_a_task_leaves_no_features_behind(engine: CompactEngine | GraphedEngine,
         assert not [1 for kept in parts + features if kept() is not None]
     finally:
         gc.enable()
+
+
+class MovingGains(AFAF):
+    """Gains and shifts move, while statistics stand still and are what training normalises with."""
+
+    name = "moving-gains"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        norms = {layer: torch.ones_like(norm.gain) for layer, norm in learner.network.parameters.norms.items()}
+        return replace(plan, norms=norms, norm_moves=False)
+
+
+def test_gains_may_move_while_statistics_stand_still() -> None:
+    """Above l_reuse, where only a part of a layer matters, and below it."""
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40}, fixed={"all": 20, "output": 100})
+    world = world_of(MovingGains, AFAFOptions(first_reuse=2, l_reuse=3), norm="batch", sparse=sparse, dtype=torch.float64)
+    eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)

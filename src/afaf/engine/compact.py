@@ -90,7 +90,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         owner = ledger.owner(l)[cone]
         live = owner > 0 if record is None else (owner > 0) & (owner != plan.task)
         cone = live.any(dim=2).any(dim=0)
-        if l == 1 or (plan.norm_moves and l in learner.network.parameters.norms):
+        if l == 1 or (l in learner.network.parameters.norms and plan.norm_changes(l)):
             cone = torch.ones_like(cone)
         if record is not None:
             cone[record.selected(l).to(cone.device)] = True
@@ -102,9 +102,8 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
     """The neuron layer at which the part that stands still ends: l_reuse, or 1 (the images) where something below moves."""
-    still = all(l >= plan.first for l in plan.biases) and not (
-        plan.norm_moves and any(layer <= plan.first for layer in learner.network.parameters.norms)
-    )
+    moving_norms = [layer for layer in learner.network.parameters.norms if plan.norm_changes(layer)]
+    still = all(l >= plan.first for l in plan.biases) and all(layer > plan.first for layer in moving_norms)
     return plan.first if still else 1
 
 

@@ -54,6 +54,10 @@ class LearningPlan:
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
     if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers
 
+    def norm_changes(self, layer: int) -> bool:
+        """Whether anything of a layer's norm moves: its statistics, its gain or its shift."""
+        return self.norm_moves or layer in self.norms
+
     def check(self, learner: Learner) -> None:
         """A plan that an engine could only misread is the method's mistake, and named."""
         spec = learner.network.spec
