@@ -18,7 +18,9 @@ from afaf.engine.standing import silent
 from afaf.engine.step import Workspace
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
+from afaf.learning.named import protected
 from afaf.learning.plan import LearningPlan
+from afaf.learning.quadratic import ProximalStep
 from afaf.learning.settings import SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson
@@ -126,6 +128,28 @@ def test_gains_may_move_while_statistics_stand_still() -> None:
     """Above l_reuse, where only a part of a layer matters, and below it."""
     sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40}, fixed={"all": 20, "output": 100})
     world = world_of(MovingGains, AFAFOptions(first_reuse=2, l_reuse=3), norm="batch", sparse=sparse, dtype=torch.float64)
+    eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+class Shrinking(AFAF):
+    """After each step the task's own weights are pulled towards 0, by springs on the whole network."""
+
+    name = "shrinking"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
+        own = {f"weight/{l}": learner.ledger.owned_by(l, lesson.task) for l in range(1, learner.network.spec.L - 1)}
+        stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
+        return replace(super().plan(learner, lesson, phase), after_step=ProximalStep(1.0, stiff, held))
+
+
+def test_what_follows_a_step_finds_all_parameters() -> None:
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40}, fixed={"all": 20, "output": 100}, drop=0)
+    world = world_of(Shrinking, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse, dtype=torch.float64)
     eager = numbers(world.learn())
     for engine in (CompactEngine(), GraphedEngine()):
         world.engine = engine

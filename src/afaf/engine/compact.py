@@ -79,7 +79,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
     learns from it; a GPU, which counts on the number of a task's connections, gathers it all the same.
     """
     spec, ledger = learner.network.spec, learner.ledger
-    if not plan.logits_only:
+    if not plan.in_part:
         return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
     record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
@@ -129,7 +129,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
         biases={l: mask[kept[l + 1]] for l, mask in plan.biases.items()},
         passes={l: mask[kept[l]] for l, mask in plan.passes.items()},
-        entry=trunk_top(learner, plan) if plan.logits_only else 1,
+        entry=trunk_top(learner, plan) if plan.in_part else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
         resting=None if all_rows else whole.parameters.biases[-1],

@@ -46,13 +46,18 @@ class LearningPlan:
     norm_moves: bool = True  # batch statistics in training, running ones keep moving
     passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     silenced: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
-    logits_only: bool = False  # the loss looks at logits and labels alone: an engine may compute with a part of the network
+    logits_only: bool = False  # the loss looks at logits and labels alone, see `in_part`
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last
     rewire_repeats: bool = False  # it is the same tensor work on the learner's memory at every call: an engine may capture it
     clip: float | None = None  # largest norm of the whole gradient
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
     if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers
+
+    @property
+    def in_part(self) -> bool:
+        """Whether an engine may compute with a part of the network: neither the loss nor what follows a step looks at all of it."""
+        return self.logits_only and self.after_step is None
 
     def norm_changes(self, layer: int) -> bool:
         """Whether anything of a layer's norm moves: its statistics, its gain or its shift."""
