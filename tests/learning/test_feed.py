@@ -87,3 +87,15 @@ def test_images_of_a_class_come_un_augmented() -> None:
     feed = Feed([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))])
     found = torch.cat(list(feed.batches(size=2, class_id=1)))
     assert torch.equal(found, feed.batch(torch.tensor([1, 3, 5, 7]))[0])
+
+
+def test_joined_parts_may_hold_bytes_and_fractions() -> None:
+    """The same images as bytes and as numbers from 0 to 1 look the same, side by side as apart."""
+    stored = colour_split()
+    fractions = Split(stored.images.astype(np.float32) / 255, stored.labels)
+    preparation = Preparation((0.5,), (0.25,))
+    alone, _ = Feed([(stored, preparation)]).batch(torch.arange(6))
+    for parts in ([stored, fractions], [fractions, stored]):
+        x, _ = Feed([(part, preparation) for part in parts]).batch(torch.arange(12))
+        assert torch.allclose(x[:6], alone, atol=1e-5)
+        assert torch.allclose(x[6:], alone, atol=1e-5)

@@ -51,7 +51,8 @@ class Feed:
         channels = max(1 if split.images.ndim == 2 else preparation.channels or split.images.shape[-1] for split, preparation in parts)
         same = len({split.images.shape[1:] for split, _ in parts}) == 1
         self.channels = channels if parts[0][0].images.ndim == 4 else None
-        images = np.concatenate([_channels_first(split.images, None if same else channels) for split, _ in parts])
+        stored = _alike([split.images for split, _ in parts])
+        images = np.concatenate([_channels_first(part, None if same else channels) for part in stored])
         at = self.device if images.nbytes <= resident_bytes else torch.device("cpu")
         self.images = torch.from_numpy(images).to(at)
         self.labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts])).to(self.device)
@@ -108,6 +109,13 @@ class Feed:
         columns = torch.where(flip[:, None], columns.flip(1), columns)
         channels = torch.arange(self.images.shape[1], device=index.device)
         return self.images[index[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _alike(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Pixels of one type: where some parts have bytes and others fractions, bytes become fractions too."""
+    if len({images.dtype for images in parts}) == 1:
+        return parts
+    return [images.astype(np.float32) / 255 if images.dtype == np.uint8 else images for images in parts]
 
 
 def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
