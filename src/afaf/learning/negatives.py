@@ -31,11 +31,11 @@ def made_negatives(images: NDArray[Any], seed: int, task: int) -> NDArray[Any]:
 
 
 def _features_shuffled(vectors: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """Every feature's values are dealt out anew: each feature by itself is as before, together they make no sense."""
+    """Every feature's values are dealt out anew, and blurred by as much as they are spread: together they make no sense."""
     spread = vectors.std() if len(vectors) > 1 else 0.0
     dealt = draw.permuted(vectors, axis=0)
-    noise = draw.normal(0, 1, vectors.shape) * (spread + 1e-6)
-    return (dealt + noise).astype(vectors.dtype)
+    made = dealt + draw.normal(0, 1, vectors.shape) * (spread + 1e-6)
+    return (made.round().clip(0, 255) if vectors.dtype == np.uint8 else made).astype(vectors.dtype)
 
 
 def _pieces_shuffled(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
