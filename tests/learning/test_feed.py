@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from afaf.engine.kernels import can_crop
 from afaf.learning.feed import PAD, Feed, Moment
 from afaf.streams.tasks import Preparation, Split
 
@@ -43,6 +45,18 @@ def test_crops_are_windows_of_the_reflected_image() -> None:
         seen.add(matches[0])
     assert len(seen) > 25
     assert len({flip for _, _, flip in seen}) == 2
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
+def test_small_images_are_reflected_as_often_as_it_takes(side: int) -> None:
+    split = colour_split(n=40, side=side)
+    feed = Feed([(split, Preparation((0.0,) * 3, (1.0,) * 3, augment="crop-flip"))])
+    x, _ = feed.batch(torch.arange(40), Moment(0, 1))
+    for image, out in zip(split.images, (x * 255).round().to(torch.uint8).numpy(), strict=True):
+        padded = np.pad(np.moveaxis(image, -1, 0), ((0, 0), (PAD, PAD), (PAD, PAD)), mode="reflect")
+        crops = [padded[:, dy : dy + side, dx : dx + side] for dy in range(9) for dx in range(9)]
+        assert any(np.array_equal(out, crop) or np.array_equal(out, crop[:, :, ::-1]) for crop in crops)
+    assert can_crop(feed) == (side > PAD)  # a GPU's kernel mirrors once
 
 
 def test_a_moment_can_be_replayed_in_any_batches() -> None:

@@ -127,5 +127,5 @@ def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
 
 
 def _reflected(place: Tensor, size: int) -> Tensor:
-    """Places beyond the border, mirrored at it (the border itself is not repeated)."""
-    return (size - 1) - ((size - 1) - place.abs()).abs()
+    """Places beyond the border, mirrored at it (the border itself is not repeated), as often as a small image needs."""
+    return (size - 1) - ((size - 1) - place.abs() % max(1, 2 * (size - 1))).abs()

@@ -113,9 +113,11 @@ def _look_back(  # type: ignore[no-untyped-def]
 
 
 def can_crop(feed: Feed) -> bool:
-    """Whether `crops` knows how: images in the device's memory, augmented, all with the same mean and spread of each channel."""
+    """Whether `crops` knows how: images in the device's memory, augmented, all with the same mean and spread of each channel, and
+    large enough to be mirrored once."""
     return (
         feed.images.dim() == 4
+        and min(feed.images.shape[2:]) > PAD
         and feed.images.device.type == feed.device.type
         and feed.augments
         and feed.mean.shape[:2] == (1, feed.images.shape[1])
