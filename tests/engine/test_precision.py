@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
+import pytest
 import torch
 
-from afaf.engine.precision import FLAGS, PRECISION
+from afaf.engine.precision import FLAGS, PRECISION, at_work
 
 CUDA = torch.device("cuda")
 
@@ -54,3 +57,22 @@ def test_a_run_of_another_precision_waits_and_one_of_the_same_does_not() -> None
         thread.join(10)
     assert found == [[False, False, False, True]]
     assert flags() == before
+
+
+def test_a_run_computes_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are started on the thread's current device: a run on the second one makes that the current one."""
+    current: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    second = torch.device("cuda:1")
+    with at_work("tf32", second):
+        assert current[-1:] == [second]
+    for other in (CUDA, torch.device("cpu")):
+        with at_work("tf32", other):
+            assert current == []

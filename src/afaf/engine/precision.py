@@ -72,6 +72,10 @@ PRECISION = PrecisionFlags()
 
 @contextlib.contextmanager
 def at_work(precision: Precision, device: torch.device) -> Iterator[None]:
-    """For as long as this thread computes there: in this precision, then inside the gate, which must not be held by one that waits."""
-    with PRECISION.set(precision, device), GATE.inside():
+    """For as long as this thread computes there: in this precision, then inside the gate, which must not be held by one that waits.
+
+    Kernels and streams are those of the thread's current device, so that this is the one.
+    """
+    current = torch.cuda.device(device) if device.type == "cuda" and device.index is not None else contextlib.nullcontext()
+    with PRECISION.set(precision, device), GATE.inside(), current:
         yield
