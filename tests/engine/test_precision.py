@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from afaf.engine import find_engine
+from afaf.engine.kernels import language
 from afaf.engine.precision import FLAGS, PRECISION, at_work
+from afaf.errors import ConfigError
 
 CUDA = torch.device("cuda")
 
@@ -76,3 +79,13 @@ def test_a_run_computes_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> No
     for other in (CUDA, torch.device("cpu")):
         with at_work("tf32", other):
             assert current == []
+
+
+def test_without_triton_no_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "triton", None)
+    assert find_engine("auto", CUDA).name == "compact"
+    with pytest.raises(ConfigError, match="compact"):
+        find_engine("graphed", CUDA)
+    monkeypatch.setattr(language, "triton", object())
+    assert find_engine("auto", CUDA).name == "graphed"
+    assert find_engine("auto", torch.device("cpu")).name == "compact"

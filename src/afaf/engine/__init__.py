@@ -9,8 +9,10 @@ import torch
 from afaf.engine.compact import CompactEngine
 from afaf.engine.eager import EagerEngine
 from afaf.engine.graphed import GraphedEngine
+from afaf.engine.kernels import available
 from afaf.engine.precision import Precision
 from afaf.engine.report import OnEpoch
+from afaf.errors import ConfigError
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
@@ -29,9 +31,14 @@ class Engine(Protocol):
 
 
 def find_engine(name: EngineName, device: torch.device, precision: Precision = "tf32") -> Engine:
-    """The engine of this name; `auto` is graphed on a CUDA device and compact elsewhere."""
+    """The engine of this name; `auto` is graphed on a CUDA device for which there is Triton, and compact elsewhere.
+
+    Without Triton's kernels a captured step would hold the keys of dropout of the epoch it was captured in, and repeat its decisions.
+    """
     if name == "auto":
-        name = "graphed" if device.type == "cuda" else "compact"
+        name = "graphed" if available(device) else "compact"
     if name == "graphed":
+        if device.type == "cuda" and not available(device):
+            raise ConfigError("run.engine=graphed needs Triton on a CUDA device, and it is not installed: set run.engine=compact")
         return GraphedEngine(precision)
     return EagerEngine(precision) if name == "eager" else CompactEngine(precision)
