@@ -18,7 +18,7 @@ from torch import Tensor
 
 from afaf.engine.fused import Fused
 from afaf.engine.gradients import Backward, Judge
-from afaf.engine.kernels import Court, Held, Move, can_crop, crops, learn, move_held, tension, update, update_listed
+from afaf.engine.kernels import Court, Held, Move, can_crop, crops, learn, move_held, tension, tile_of_logits, update, update_listed
 from afaf.engine.lanes import Beside
 from afaf.engine.standing import Standing
 from afaf.engine.step import Workspace, clip_scale, silenced
@@ -29,7 +29,7 @@ from afaf.learning.plan import Loss, Step
 from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, Springs
 from afaf.network.forward import Parameters, Training, forward
 
-MOST_CLASSES = 128  # that one tile of logits holds
+MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # that one tile of logits holds: of an image, and of a batch
 LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
 S = TypeVar("S", bound=Springs)
 
@@ -114,6 +114,8 @@ class Shadowed(Workspace):
         loss, springs = taken_apart(self.plan.loss)
         rows = self.spec.n_classes
         if type(loss) is not CrossEntropy or loss.outputs != self.plan.outputs or rows > MOST_CLASSES:
+            return
+        if tile_of_logits(self.plan.batch_size, rows) > MOST_LOGITS:
             return
         if springs is not None and (self.plan.clip is None or springs.on_weights):
             return

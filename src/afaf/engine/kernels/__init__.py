@@ -2,7 +2,7 @@
 
 from afaf.engine.kernels.activation import Draw, Move, activate, add_up, deactivate, move_bias
 from afaf.engine.kernels.images import can_crop, can_look, crops, fetch, look, look_back
-from afaf.engine.kernels.judge import Court, judge
+from afaf.engine.kernels.judge import Court, judge, tile_of_logits
 from afaf.engine.kernels.language import available
 from afaf.engine.kernels.springs import Held, move_held, tension
 from afaf.engine.kernels.weights import learn, update, update_listed
@@ -27,6 +27,7 @@ __all__ = [
     "move_bias",
     "move_held",
     "tension",
+    "tile_of_logits",
     "update",
     "update_listed",
 ]

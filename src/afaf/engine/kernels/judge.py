@@ -59,6 +59,11 @@ def _judge(  # type: ignore[no-untyped-def]
     tl.store(right_at + step, tl.sum(((n < images) & (first == label)).to(tl.int32), axis=0))
 
 
+def tile_of_logits(images: int, classes: int) -> int:
+    """Numbers in the one tile that `judge` looks at: powers of two, as all of Triton's."""
+    return int((1 << (images - 1).bit_length()) * max(16, 1 << (classes - 1).bit_length()))
+
+
 def judge(z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> tuple[Tensor, Tensor | None]:
     """Cross-entropy of z + bias and how many are right, noted for the step; the gradients of z and, unless it was moved, of the bias."""
     gradient = torch.empty_like(z)
