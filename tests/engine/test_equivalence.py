@@ -101,7 +101,7 @@ def test_a_task_leaves_no_features_behind(engine: CompactEngine | GraphedEngine,
             features.append(weakref.ref(self.cached))
 
     monkeypatch.setattr(Trunk, "__init__", watched)
-    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 40}, fixed={"all": 10, "output": 100})
+    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 10, "output": 100})
     world = world_of(AFAF, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse)
     world.engine = engine
     gc.disable()
@@ -126,7 +126,7 @@ class MovingGains(AFAF):
 
 def test_gains_may_move_while_statistics_stand_still() -> None:
     """Above l_reuse, where only a part of a layer matters, and below it."""
-    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40}, fixed={"all": 20, "output": 100})
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100})
     world = world_of(MovingGains, AFAFOptions(first_reuse=2, l_reuse=3), norm="batch", sparse=sparse, dtype=torch.float64)
     eager = numbers(world.learn())
     for engine in (CompactEngine(), GraphedEngine()):
@@ -148,7 +148,7 @@ class Shrinking(AFAF):
 
 
 def test_what_follows_a_step_finds_all_parameters() -> None:
-    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40}, fixed={"all": 20, "output": 100}, drop=0)
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100}, drop=0)
     world = world_of(Shrinking, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse, dtype=torch.float64)
     eager = numbers(world.learn())
     for engine in (CompactEngine(), GraphedEngine()):

@@ -35,7 +35,7 @@ class Fused(Training):
         norms: dict[int, Norm],
         observe: Observer | None,
     ) -> Tensor:
-        if operations[:1] != ("relu",):  # the output: logits are summed up in full precision
+        if operations[:1] != ("relu",):  # the output: only its bias is added in full precision, products are rounded as all are
             z = self._product(join, layer - 1, h, weight).flatten(1)
             if self.bare:
                 return z
