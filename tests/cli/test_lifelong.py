@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from afaf import AFAFClassifier
-from afaf.cli.learn import Bar
+from afaf.cli import learn as cli_learn
+from afaf.cli.learn import Bar, change_classes
 from afaf.cli.main import app
 from afaf.engine.report import EpochReport
+from afaf.errors import RunError
 from afaf.model.state import describe, stored_tensors
 from afaf.runs import keeping
 from afaf.runs.lifelong import Lifelong
@@ -229,6 +232,32 @@ def test_a_file_changed_meanwhile_is_not_written_over(own: Path) -> None:
     with pytest.raises(keeping.RunError, match="changed by another program"):
         keeping.replace_model(file, model, before)
     assert file.read_bytes() == changed
+
+
+def test_of_two_that_change_a_file_at_once_one_is_refused(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, both_read, save, refused = own / "m.safetensors", threading.Barrier(2), Lifelong.save, []
+
+    def slow_save(model: Lifelong, where: Any) -> None:
+        time.sleep(0.3)
+        save(model, where)
+
+    def change(old: str, new: str) -> None:
+        try:
+            change_classes(path, [f"{old}={new}"], [], Console(quiet=True))
+        except RunError as error:
+            refused.append((old, str(error)))
+
+    monkeypatch.setattr(Lifelong, "save", slow_save)
+    monkeypatch.setattr(cli_learn, "check_place", lambda path: both_read.wait())
+    threads = [threading.Thread(target=change, args=names) for names in (("digit-0", "zero"), ("digit-1", "one"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [(loser, words)] = refused
+    assert "changed by another program meanwhile" in words
+    assert set(Lifelong.load(path).life.known) >= {loser, "one" if loser == "digit-0" else "zero"}
+    assert [file.name for file in own.iterdir() if "m.safetensors" in file.name] == ["m.safetensors"]
 
 
 def test_a_damaged_file_beside_a_backup_says_where_the_model_is(own: Path) -> None:

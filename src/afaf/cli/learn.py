@@ -19,6 +19,7 @@ from afaf.runs import lifelong
 from afaf.runs.device import find_device
 from afaf.runs.keeping import check_place, make_place, open_model, replace_model, told_if_interrupted
 from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, plan_life
+from afaf.runs.lock import one_at_a_time
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
 
 LONG = 5  # minutes that nobody expects
@@ -48,7 +49,8 @@ def learn_folder(
         with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
             model = model.learn(images, labels, bar)
         make_place(path)
-        replace_model(path, model, before)
+        with one_at_a_time(path):
+            replace_model(path, model, before)
     show_learned(out, path, model, as_json)
 
 
@@ -134,7 +136,8 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
             return
         check_place(path)
         done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
-        replace_model(path, model, before)
+        with one_at_a_time(path):
+            replace_model(path, model, before)
     for words in done:  # once it is written
         say(out, words)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -97,3 +99,21 @@ def is_locked(folder: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Only one process is within the block for files beside `path`; another waits. The folder itself is locked: no file is left behind.
+
+    Where a folder cannot be locked (no POSIX system, some network disks), nobody waits.
+    """
+    handle = None
+    try:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                handle = os.open(path.resolve().parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)  # which unlocks
