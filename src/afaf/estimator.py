@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from afaf.engine.report import EpochReport
 from afaf.errors import AfafError, DataError
 from afaf.runs.device import find_device
-from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, Negatives, Progress
+from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, Negatives, Progress, sorted_labels
 from afaf.streams.tasks import Augment
 
 
@@ -94,13 +94,18 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Forget everything, and learn these classes as the first task."""
-        images, labels = self._checked(X, y, reset=True)
-        self._learn(None, images, labels)
+        with self._as_it_was_if_it_fails():
+            images, labels = self._checked(X, y, reset=True)
+            self._learn(None, images, labels)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn these classes as one more task. `classes` may name them, or all that will come; only those in `y` are learned."""
         before: Lifelong | None = getattr(self, "_lifelong", None)
+        with self._as_it_was_if_it_fails():
+            return self._partial_fit(before, X, y, classes)
+
+    def _partial_fit(self, before: Lifelong | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
         images, labels = self._checked(X, y, reset=before is None)
         if classes is not None and (strange := set(labels.tolist()) - set(np.asarray(classes).tolist())):
             raise ValueError(f"y holds classes that `classes` does not name: {sorted(map(str, strange))}")
@@ -188,6 +193,17 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # How it is done.
 
+    @contextlib.contextmanager
+    def _as_it_was_if_it_fails(self) -> Iterator[None]:
+        """A call that fails, or is interrupted, leaves no trace: what was learned before still answers, for images as they were then."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Images as (n, h, w, c) or (n, features), and one label each."""
         if y is None:
@@ -198,7 +214,17 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(flat, labels)
         if reset:
             self._image_shape = self._shape_of(X if isinstance(X, np.ndarray) else flat)
+        self._check_alike(X)
         return self._images(flat), labels
+
+    def _check_alike(self, X: Any) -> None:
+        """As many values in another shape, such as channels first, are other images."""
+        if isinstance(X, np.ndarray) and X.ndim in (3, 4) and len(self._image_shape) == 3:
+            found = (*X.shape[1:], 1) if X.ndim == 3 else X.shape[1:]
+            if found != self._image_shape:
+                raise ValueError(
+                    f"images of shape {found} for a model of {self._image_shape} (height, width, channels): they must be alike"
+                )
 
     def _shape_of(self, X: NDArray[Any]) -> tuple[int, ...]:
         """What one image is: (features,), or (h, w, c)."""
@@ -222,7 +248,9 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _ready(self, X: ArrayLike) -> tuple[Lifelong, NDArray[Any]]:
         check_is_fitted(self)
-        return self._lifelong, self._images(self._flat(X, reset=False))
+        flat = self._flat(X, reset=False)
+        self._check_alike(X)
+        return self._lifelong, self._images(flat)
 
     def _without_learned(self, before: Lifelong, images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         known = before.life.known
@@ -263,7 +291,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shape = lifelong.spec.input_shape
             self._image_shape = (*shape[1:], shape[0]) if len(shape) == 3 else shape
         known = list(lifelong.life.known)
-        self.classes_: NDArray[Any] = np.unique(np.array(known))
+        self.classes_: NDArray[Any] = _as_array(known)
         place = {label: i for i, label in enumerate(known)}
         self._order = [place[_plain(label)] for label in self.classes_.tolist()]
         self.tasks_ = [[label for label in labels if label in place] for labels in lifelong.life.labels]
@@ -297,6 +325,15 @@ def _as_value_errors() -> Iterator[None]:
         yield
     except AfafError as error:
         raise ValueError(str(error)) from error
+
+
+def _as_array(labels: Sequence[Label]) -> NDArray[Any]:
+    """Labels in order; numbers beside texts stay what they are, numbers first."""
+    if len({isinstance(label, str) for label in labels}) == 1:
+        return np.unique(np.array(labels))
+    array = np.empty(len(labels), dtype=object)
+    array[:] = sorted_labels(labels)
+    return array
 
 
 def _plain(label: Any) -> Label:

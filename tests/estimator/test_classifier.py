@@ -102,6 +102,54 @@ def test_labels_of_any_kind(labels: list[Any], tmp_path: Path) -> None:
     assert (AFAFClassifier.load(tmp_path / "m", device="cpu").predict(x) == model.predict(x)).all()
 
 
+def test_numbers_and_texts_side_by_side_stay_what_they_are(tmp_path: Path) -> None:
+    images, labels = patterns([2, 3])
+    model = learned([0, 1], epochs=2).partial_fit(images, np.where(labels == 2, "two", "three"))
+    assert model.classes_.tolist() == [0, 1, "three", "two"]
+    assert set(model.predict(images).tolist()) <= {0, 1, "three", "two"}
+    assert model.rename_class(0, "zero").classes_.tolist() == [1, "three", "two", "zero"]
+    model.save(tmp_path / "m.safetensors")
+    loaded = AFAFClassifier.load(tmp_path / "m.safetensors", device="cpu")
+    assert loaded.classes_.tolist() == model.classes_.tolist()
+    np.testing.assert_array_equal(loaded.predict_proba(images), model.predict_proba(images))
+
+
+def test_a_number_and_a_text_of_the_same_spelling_are_one_class() -> None:
+    model = learned([0, 1], epochs=2)
+    images, labels = patterns([2, 3])
+    with pytest.raises(ValueError, match="already learned: 1"):
+        model.partial_fit(images, np.where(labels == 2, "1", "three"))
+    with pytest.raises(ValueError, match="has a class '1' already"):
+        model.rename_class(0, "1")
+    assert model.rename_class(1, "1").classes_.tolist() == [0, "1"]
+
+
+def test_as_many_values_in_another_shape_are_refused() -> None:
+    images, labels = patterns([0, 1], channels=3)
+    model = AFAFClassifier(**{**QUICK, "epochs": 1}).fit(images, labels)
+    channels_first = images.transpose(0, 3, 1, 2)
+    for ask in (model.predict, model.predict_proba, lambda x: model.partial_fit(x, labels + 2)):
+        with pytest.raises(ValueError, match=r"images of shape \(3, 8, 8\) for a model of \(8, 8, 3\)"):
+            ask(channels_first)
+    assert model.predict(images.reshape(len(images), -1)).tolist() == model.predict(images).tolist()
+
+
+def test_a_fit_that_fails_leaves_what_was_learned() -> None:
+    images, labels = patterns([0, 1])
+    model = learned([0, 1], epochs=2)
+    before = model.predict_proba(images)
+    other, _ = patterns([0, 1], side=4)
+    for wrong, words in ((labels + 0.5, "Unknown label type"), (labels, "unknown network")):  # at once; when a network is to be made
+        with pytest.raises(ValueError, match=words):
+            model.set_params(network="nothing").fit(other, wrong)
+        assert model.n_features_in_ == 64
+        np.testing.assert_array_equal(model.predict_proba(images), before)
+    fresh = AFAFClassifier(**{**QUICK, "network": "nothing"})
+    with pytest.raises(ValueError, match="unknown network"):
+        fresh.partial_fit(images, labels)
+    assert not hasattr(fresh, "n_features_in_")
+
+
 def test_images_of_every_shape_give_the_same_answers() -> None:
     x, y = patterns([0, 1, 2])
     answers = [AFAFClassifier(**{**QUICK, "network": None}).fit(images, y).predict_proba(images) for images in (x, x[..., 0])]

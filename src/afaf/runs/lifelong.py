@@ -251,7 +251,8 @@ class Lifelong:
             raise DataError(
                 "this model was written by `afaf run`, for one stream: it answers but learns no more; begin one with afaf learn"
             )
-        repeated = sorted(str(label) for label in new if label in known)
+        spelled = set(map(str, known))  # in a file and on a command line, 1 and "1" are one class
+        repeated = sorted(str(label) for label in new if label in known or str(label) in spelled)
         if repeated:
             some = ", ".join(repeated[:5]) + (" ..." if len(repeated) > 5 else "")
             raise DataError(
@@ -372,7 +373,7 @@ class Lifelong:
         known = self.life.known
         if old not in known:
             raise DataError(f"the model knows no class '{old}': it knows {', '.join(map(str, known))}")
-        if new in known:
+        if new in known or str(new) in {str(label) for label in known if label != old}:
             raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
         self._set_label(known[old], new)
 
