@@ -208,6 +208,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Images as (n, h, w, c) or (n, features), and one label each."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: every image needs a label")
+        if self.learned_classes not in ("refuse", "skip"):
+            raise ValueError(f"learned_classes must be 'refuse' or 'skip', not {self.learned_classes!r}")
         flat = self._flat(X, reset=reset)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)

@@ -150,6 +150,24 @@ def test_a_fit_that_fails_leaves_what_was_learned() -> None:
     assert not hasattr(fresh, "n_features_in_")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("lr", 0.0),
+        ("lr", "fast"),
+        ("negatives", "sometimes"),
+        ("augment", "flip"),
+        ("learned_classes", "forget"),
+        ("validation_fraction", "a tenth"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name.replace('_fraction', ' fraction')} must .*not {value!r}"):
+        learned([0, 1], **{"epochs": 1, name: value})
+
+
 def test_images_of_every_shape_give_the_same_answers() -> None:
     x, y = patterns([0, 1, 2])
     answers = [AFAFClassifier(**{**QUICK, "network": None}).fit(images, y).predict_proba(images) for images in (x, x[..., 0])]

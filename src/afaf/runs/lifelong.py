@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil, isfinite
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -464,13 +464,24 @@ def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, or None, not {value!r}")
     check_seed(settings.seed)
-    if not 0 <= settings.validation < 1:
+    for name in ("epochs", "batch_size", "lr"):  # 0 is no way to say None
+        value = getattr(settings, name)
+        if value is not None and (not _is_number(value) or not value > 0):
+            raise ConfigError(f"{name} must be a number greater than 0, or None, not {value!r}")
+    for name, choices in (("augment", get_args(Augment)), ("negatives", get_args(Negatives))):
+        if getattr(settings, name) not in choices:
+            raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(settings, name)!r}")
+    if not _is_number(settings.validation) or not 0 <= settings.validation < 1:
         raise ConfigError(f"the validation fraction must lie in 0..1, 1 excluded, not {settings.validation!r}")
     if settings.max_classes is not None and settings.max_classes < n_classes:
         raise ConfigError(f"max_classes = {settings.max_classes}, but the first task alone brings {n_classes}: raise it")
     if settings.max_tasks is not None:
         return int(settings.max_tasks)
     return MAX_TASKS if settings.max_classes is None else ceil(settings.max_classes / n_classes)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
