@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -30,6 +31,17 @@ def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
     assert expected <= set(last)
     assert (last["stream"], last["method"], last["seed"], last["run"]) == ("split-digits", "afaf", 2, str(tmp_path / "r"))
     assert [len(row) for row in last["R"]] == [1, 2, 3, 4, 5]
+
+
+def test_paths_are_shown_as_they_are(tmp_path: Path) -> None:
+    for name in ("try [red]", "try [", "try :dog:"):
+        out = tmp_path / name / "b]"
+        for command in (["run", "split-digits", "finetune", *QUICK, "--out", str(out)], ["report", str(out)]):
+            result = runner.invoke(app, command)
+            assert result.exit_code == 0, result.output
+            assert str(out) in result.stdout
+        again = runner.invoke(app, ["run", "split-digits", "finetune", *QUICK, "--out", str(out)])
+        assert str(out) in again.stderr
 
 
 def test_several_seeds_leave_a_folder_each(tmp_path: Path) -> None:
@@ -179,6 +191,18 @@ def test_on_a_terminal_it_shows_tasks_epochs_loss_and_time_left() -> None:
     shown = screen.getvalue()
     for part in ("finetune", "task 5", "loss", "accuracy", "left", "10/10", "after task 1", "8, 9"):
         assert part in shown
+
+
+def test_on_a_terminal_names_are_shown_as_they_are() -> None:
+    screen = io.StringIO()
+    images = np.random.default_rng(0).normal(0, 1, (24, 6)).astype(np.float32)
+    labels = np.array(["[/b]", "[red]"] * 12)
+    stream = afaf.Stream.from_arrays(images, labels, name="folder:photos [/b]")
+    with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
+        afaf.run(stream, "finetune", settings={"learn.epochs": 1, "network.name": "mlp"}, device="cpu", listener=display)
+        display.warned("[/b] was hardly learned")
+    for part in ("photos [/b]", "[/b], [red]", "[/b] was hardly"):
+        assert part in screen.getvalue()
 
 
 def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from afaf.engine.report import EpochReport
@@ -161,7 +162,7 @@ def label_of(model: Lifelong, text: str) -> Label:
 
 
 def say(out: Console, words: str) -> None:
-    out.print(words.replace("[", r"\["), soft_wrap=True, highlight=False)
+    out.print(words, markup=False, emoji=False, soft_wrap=True, highlight=False)
 
 
 class Bar(lifelong.Progress):
@@ -203,4 +204,4 @@ class Bar(lifelong.Progress):
             )
 
     def warned(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/] {message}", highlight=False, soft_wrap=True)
+        self.console.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)

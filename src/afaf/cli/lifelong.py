@@ -15,8 +15,8 @@ from afaf.cli.errors import for_people
 from afaf.errors import ConfigError
 
 PANEL = "A model of your own images"
-console = Console()
-stderr = Console(stderr=True)
+console = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
 
 SetOption = Annotated[list[str], typer.Option("--set", help="New model: any other setting, section.key=value; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from afaf.cli.data import data_app
@@ -31,8 +32,8 @@ app = typer.Typer(
 )
 add_lifelong(app)
 app.add_typer(data_app, name="data", rich_help_panel=RUNS)
-console = Console()
-stderr = Console(stderr=True)
+console = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
 
 RunStream = Annotated[str | None, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
 RunMethod = Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them.")]
@@ -128,7 +129,7 @@ def show_results(summary: Any) -> None:
     """The headline numbers of runs, and where they are."""
     console.print(results_table(summary))
     for result in summary.runs:
-        console.print(f"run folder: {result.run}", soft_wrap=True, highlight=False)
+        console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
 
 
 def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
@@ -146,7 +147,7 @@ def file_name(stream: str) -> str:
 def results_table(summary: Any) -> Table:
     """The headline numbers of one or more runs of one method."""
     first = summary.runs[0]
-    table = Table(title=f"{first.stream}: {first.method}", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(f"{first.stream}: {first.method}"), box=box.SIMPLE_HEAD, pad_edge=False)
     columns = {
         "ACC": "acc",
         "BWT": "bwt",
@@ -312,12 +313,12 @@ def report(
     """One self-contained HTML page of a run, of its seeds, or of a folder of results."""
     from afaf.report.page import write_report
 
-    console.print(f"wrote {write_report(source, out)}", soft_wrap=True, highlight=False)
+    console.print(f"wrote {escape(str(write_report(source, out)))}", soft_wrap=True, highlight=False)
     if figures is not None:
         from afaf.report.for_papers import write_figures
 
         for path in write_figures(source, figures):
-            console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+            console.print(f"wrote {escape(str(path))}", soft_wrap=True, highlight=False)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -368,7 +369,7 @@ def methods(
             method = find_method(name)
             table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
         except ConfigError as error:
-            table.add_row(name, f"[red]{error}[/]", "")
+            table.add_row(name, f"[red]{escape(str(error))}[/]", "")
     console.print(table)
 
 

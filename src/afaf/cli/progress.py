@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -56,7 +57,9 @@ class ProgressDisplay(Listener):
             if bar is not None:
                 self.progress.remove_task(bar)
         if self.shown:
-            self.console.print(f"[bold]{method}[/] learns [bold]{outline.name}[/], {len(outline)} tasks, seed {seed}")
+            self.console.print(
+                f"[bold]{method}[/] learns [bold]{escape(outline.name)}[/], {len(outline)} tasks, seed {seed}", highlight=False
+            )
         self.whole = self.progress.add_task("stream", total=epochs, note="epochs")
         self.lesson = None
 
@@ -86,7 +89,7 @@ class ProgressDisplay(Listener):
         seen = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
         names = ", ".join(self.names[:4]) + (" ..." if len(self.names) > 4 else "")
         label = f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}"
-        self.console.print(f"  after task {label:<4} [dim]{names:<24.24}[/] accuracy on tasks so far: {seen}", highlight=False)
+        self.console.print(f"  after task {label:<4} [dim]{escape(f'{names:<24.24}')}[/] accuracy on tasks so far: {seen}", highlight=False)
 
     def warned(self, message: str) -> None:
-        self.console.print(f"  [yellow]warning:[/] {message}", highlight=False)
+        self.console.print(f"  [yellow]warning:[/] {escape(message)}", highlight=False)
