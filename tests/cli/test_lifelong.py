@@ -148,6 +148,16 @@ def test_classes_are_renamed_and_removed(own: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_class_whose_name_holds_an_equals_sign_is_renamed(own: Path) -> None:
+    path = own / "m.safetensors"
+    for change, known in (("digit-0=a=b", "a=b"), ("a=b=c=d", "c=d"), ("c=d=zero", "zero"), ("digit-1=zero=0", "zero=0")):
+        result = call("classes", path, "--rename", change)
+        assert result.exit_code == 0, result.output
+        assert known in Lifelong.load(path).life.known
+    result = call("classes", path, "--rename", "zero=0=one")
+    assert (result.exit_code, "is zero or zero=0 meant?" in result.output) == (2, True)
+
+
 def test_what_goes_wrong_is_said_and_harms_nothing(own: Path, tmp_path: Path) -> None:
     file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
     broken = write_folder(tmp_path / "broken", 5)

@@ -144,7 +144,13 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
 
 
 def renamed(model: Lifelong, change: str) -> str:
-    old, equals, new = change.partition("=")
+    splits = [(change[:k], "=", change[k + 1 :]) for k, letter in enumerate(change) if letter == "="]  # names may hold one too
+    known = [split for split in splits if label_of(model, split[0]) in model.life.known]
+    if len(known) > 1:
+        raise ConfigError(
+            f"--rename {change}: is {' or '.join(split[0] for split in known)} meant? Rename one from Python, with rename_class"
+        )
+    old, equals, new = known[0] if known else change.partition("=")
     if not equals or not old or not new:
         raise ConfigError(f"--rename {change}: write OLD=NEW")
     model.rename(label_of(model, old), new)
