@@ -185,3 +185,29 @@ def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
     assert runner.invoke(app, ["doctor", str(tmp_path / "nothing")]).exit_code == 2
     (tmp_path / "text.safetensors").write_text("no model")
     assert runner.invoke(app, ["doctor", str(tmp_path / "text.safetensors")]).exit_code == 1
+
+
+def test_a_log_that_cannot_be_read_is_told_of_and_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    (tmp_path / "log.jsonl").unlink()
+    (tmp_path / "log.jsonl").mkdir()  # which root cannot read either
+
+    def refuse(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("afaf.runs.lock.os.open", refuse)
+    monkeypatch.setattr("afaf.runs.lock.fcntl.flock", refuse)
+    diagnosis = examine(tmp_path)
+    assert diagnosis.wrong == ["log.jsonl: cannot be read (Is a directory)"]
+    assert any(line.startswith("model.safetensors: whole") for line in diagnosis.sound)
+
+
+def test_advice_for_an_unfinished_last_line_of_the_log_makes_the_page_possible_again(tmp_path: Path) -> None:
+    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(log.read_bytes()[:-5])
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
+    assert any("remove the lines of log.jsonl that are not JSON" in advice for advice in examine(tmp_path).advice)
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    assert examine(tmp_path).well
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0

@@ -110,8 +110,13 @@ def _can_read(path: Path) -> bool:
 def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
     if not path.exists():
         return
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        diagnosis.wrong.append(f"{path.name}: cannot be read ({error.strerror})")
+        return
     bad = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             json.loads(line)
         except ValueError:
@@ -176,6 +181,8 @@ def _advise(path: Path, diagnosis: Diagnosis, states: list[tuple[str, Learner]],
         diagnosis.advice.append(f"without its config.json the run cannot go on; its model is {state}")
     elif not diagnosis.well and model is not None and _can_read(path / "results.json"):
         diagnosis.advice.append("results and model are whole: nothing needs doing; damaged checkpoints can be removed")
+        if any(words.startswith("log.jsonl: line") for words in diagnosis.wrong):
+            diagnosis.advice.append("remove the lines of log.jsonl that are not JSON: afaf report draws its curves from the rest")
     elif not diagnosis.well and checkpoints:
         diagnosis.advice.append(f"remove results.json and model.safetensors, then {command} makes them anew {newest}")
     elif not diagnosis.well:

@@ -88,10 +88,13 @@ def holder_of(folder: Path) -> str:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process holds the lock; nothing is changed."""
+    """Whether a living process holds the lock, as far as one may look; nothing is changed."""
     if fcntl is None or not (folder / NAME).exists():
         return False
-    handle = os.open(folder / NAME, os.O_RDONLY)
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:  # another user's
+        return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
