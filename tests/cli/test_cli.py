@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,23 @@ def test_paths_are_shown_as_they_are(tmp_path: Path) -> None:
             assert str(out) in result.stdout
         again = runner.invoke(app, ["run", "split-digits", "finetune", *QUICK, "--out", str(out)])
         assert str(out) in again.stderr
+
+
+def test_a_demo_that_was_interrupted_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted: list[str] = []
+
+    def quick_run(stream: str, method: str, **more: Any) -> Any:
+        if method == "afaf" and not interrupted:
+            interrupted.append(method)
+            raise KeyboardInterrupt
+        return afaf.run(stream, method, settings={"learn.epochs": 1, "run.images": 20}, **more)
+
+    monkeypatch.setattr("afaf.cli.demo.run", quick_run)
+    command = ["demo", "--out", str(tmp_path / "demo")]
+    first, again = runner.invoke(app, command), runner.invoke(app, command)
+    assert (first.exit_code, "give the same command again" in first.stderr) == (130, True)
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "demo" / "afaf" / "report.html").exists()
 
 
 def test_several_seeds_leave_a_folder_each(tmp_path: Path) -> None:
