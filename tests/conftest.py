@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,13 @@ import torch
 from afaf.streams.tasks import Stream
 
 torch.set_num_threads(1)  # the networks here are too small to share out
+with contextlib.suppress(ImportError):  # on a machine for tests of the GPU there is no hypothesis
+    from hypothesis import settings
+
+    # The same examples in every run; AFAF_HYPOTHESIS=searching looks for new ones.
+    settings.register_profile("repeatable", derandomize=True)
+    settings.register_profile("searching", derandomize=False, max_examples=300)
+    settings.load_profile(os.environ.get("AFAF_HYPOTHESIS", "repeatable"))
 
 
 def small_stream(classes_per_task: list[int], *, side: int = 8, per_class: int = 12, channels: int = 1, seed: int = 0) -> Stream:
