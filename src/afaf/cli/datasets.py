@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from afaf.cli.consoles import new_console
 from afaf.errors import DataError
 from afaf.streams.benchmarks import BENCHMARKS, open_stream
 from afaf.streams.download import get as download_source
@@ -27,7 +28,7 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 
 
 def list_datasets(data: Path | None, as_json: bool) -> None:
-    folder, console = data_folder(data), Console()
+    folder, console = data_folder(data), new_console()
     found = [_look(each, folder, console, anew=False, quiet=as_json) for each in _with_files()]
     if as_json:
         print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
@@ -37,7 +38,7 @@ def list_datasets(data: Path | None, as_json: bool) -> None:
 
 
 def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
-    folder, console = data_folder(data), Console()
+    folder, console = data_folder(data), new_console()
     for each in _named(names):
         there = _look(each, folder, console, anew=False)
         if there.state in ("verified", "counted") and not force:
@@ -51,7 +52,7 @@ def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
 
 
 def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
-    folder, console = data_folder(data), Console()
+    folder, console = data_folder(data), new_console()
     found = [_look(each, folder, console, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
     if as_json:
         print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
@@ -69,7 +70,7 @@ def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) ->
 
 def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, **options: Any) -> Path:
     """Prints a stream's tasks, with class names and counts, and saves a contact sheet; returns where."""
-    console = Console()
+    console = new_console()
     with console.status(f"Reading {escape(name)} ..."):
         stream = open_stream(name, data=data, **options)
     about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""

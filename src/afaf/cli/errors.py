@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from afaf.cli.consoles import new_console
 from afaf.errors import AfafError, StoppedError
 
 P = ParamSpec("P")
@@ -27,15 +27,13 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
             with warnings_for_people():
                 return command(*args, **kwargs)
         except StoppedError as error:
-            Console(stderr=True, emoji=False).print(escape(str(error)), soft_wrap=True, highlight=False)
+            new_console(stderr=True).print(escape(str(error)), soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
         except AfafError as error:
-            Console(stderr=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+            new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            Console(stderr=True, emoji=False).print(
-                "interrupted: no file is half-written; to go on, give the same command again", soft_wrap=True
-            )
+            new_console(stderr=True).print("interrupted: no file is half-written; to go on, give the same command again", soft_wrap=True)
             raise typer.Exit(130) from None
 
     return wrapped
@@ -50,7 +48,7 @@ def warnings_for_people() -> Iterator[None]:
         if not category.__module__.startswith("afaf."):
             show(message, category, *place, **more)
             return
-        Console(stderr=True, emoji=False).print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False)
+        new_console(stderr=True).print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False)
 
     warnings.showwarning = tell
     try:

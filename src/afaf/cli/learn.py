@@ -20,7 +20,6 @@ from afaf.runs import lifelong
 from afaf.runs.device import find_device
 from afaf.runs.keeping import check_place, make_place, open_model, replace_model, told_if_interrupted
 from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, plan_life
-from afaf.runs.lock import one_at_a_time
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
 
 LONG = 5  # minutes that nobody expects
@@ -50,8 +49,7 @@ def learn_folder(
         with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
             model = model.learn(images, labels, bar)
         make_place(path)
-        with one_at_a_time(path):
-            replace_model(path, model, before)
+        replace_model(path, model, before)
     show_learned(out, path, model, as_json)
 
 
@@ -137,8 +135,7 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
             return
         check_place(path)
         done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
-        with one_at_a_time(path):
-            replace_model(path, model, before)
+        replace_model(path, model, before)
     for words in done:  # once it is written
         say(out, words)
 

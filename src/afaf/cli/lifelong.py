@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from afaf.cli.consoles import new_console
 from afaf.cli.errors import for_people
 from afaf.errors import ConfigError
 
 PANEL = "A model of your own images"
-console = Console(emoji=False)
-stderr = Console(stderr=True, emoji=False)
+console = new_console()
+stderr = new_console(stderr=True)
 
 SetOption = Annotated[list[str], typer.Option("--set", help="New model: any other setting, section.key=value; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

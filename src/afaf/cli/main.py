@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from afaf.cli.consoles import new_console
 from afaf.cli.data import data_app
 from afaf.cli.errors import for_people
 from afaf.cli.lifelong import add_lifelong
@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 add_lifelong(app)
 app.add_typer(data_app, name="data", rich_help_panel=RUNS)
-console = Console(emoji=False)
-stderr = Console(stderr=True, emoji=False)
+console = new_console()
+stderr = new_console(stderr=True)
 
 RunStream = Annotated[str | None, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
 RunMethod = Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them.")]

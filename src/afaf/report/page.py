@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -13,7 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from afaf.errors import RunError
 from afaf.files import make_folders
-from afaf.runs.folder import read_json, resume_command, write_whole
+from afaf.runs.folder import read_json, read_log, resume_command, write_whole
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,10 @@ def readable_runs(source: Path) -> Iterator[None]:
 def not_finished(source: Path) -> str:
     """What to do about a run without results: one that diverged would diverge again, to the same bits."""
     log = source / "log.jsonl"
-    last = log.read_text(encoding="utf-8").splitlines()[-1:] if log.exists() else []
     with contextlib.suppress(ValueError):
-        told = json.loads(last[0]) if last else {}
-        if told.get("event") == "diverged":
-            return f"the run in {source} stopped, and going on would end the same way: {told['why']}"
+        told = list(read_log(log)) if log.exists() else []
+        if told and told[-1].get("event") == "diverged":
+            return f"the run in {source} stopped, and going on would end the same way: {told[-1]['why']}"
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 

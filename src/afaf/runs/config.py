@@ -162,9 +162,13 @@ def read_config_file(path: Path) -> list[Table]:
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no table of settings")
     if path.suffix == ".json" and isinstance(table.get("config"), dict):
-        stored = table["config"]
-        return [dict.fromkeys(stored), stored]
+        return instead_of_preset(table["config"])
     return [table]
+
+
+def instead_of_preset(stored: Table) -> list[Table]:
+    """Tables that leave nothing of a preset below them: where a setting replaced one of its tables, its keys do not come back."""
+    return [dict.fromkeys(stored), stored]
 
 
 def build(kind: Any, value: Any, where: str) -> Any:

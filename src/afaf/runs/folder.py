@@ -18,7 +18,7 @@ from afaf.files import append_line, fill, reason, remove_parts, sync, write_whol
 from afaf.runs.lock import FolderLock, holder_of, is_locked
 from afaf.runs.store import UnfinishedLine
 
-__all__ = ["FORMAT", "RunFolder", "read_epochs", "read_json", "resume_command", "what_is_there", "write_whole"]
+__all__ = ["FORMAT", "RunFolder", "read_epochs", "read_json", "read_log", "resume_command", "what_is_there", "write_whole"]
 
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 

@@ -14,6 +14,7 @@ from afaf.files import fill, make_folders, write_whole
 from afaf.model import container
 from afaf.model.invariants import broken_promises
 from afaf.runs.lifelong import Lifelong
+from afaf.runs.lock import one_at_a_time
 
 
 def backup_of(path: Path) -> Path:
@@ -83,6 +84,11 @@ def _words(path: Path, before: str | None, now: str | None) -> str:
 def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
     """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over."""
     path = path.resolve()  # what a link leads to is changed, not the link
+    with one_at_a_time(path):
+        _replace(path, model, before)
+
+
+def _replace(path: Path, model: Lifelong, before: str | None) -> None:
     if checksum_of(path) != before:
         raise RunError(f"{path} was changed by another program meanwhile: nothing was written; do it again")
     backup = backup_of(path)

@@ -13,7 +13,7 @@ import torch
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
 from afaf.runs import runner
-from afaf.runs.config import Config, RunSettings, Table, build, merge
+from afaf.runs.config import Config, RunSettings, Table, build, instead_of_preset, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.folder import RunFolder
 from afaf.runs.results import Results
@@ -51,8 +51,7 @@ def resume(
                 _check_was_learned(folder.read_json("config.json"), path, stream)
             return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
-        stored = _stored(about, path)
-        tables = [dict.fromkeys(stored), stored, *_free_settings(settings)]  # of the preset nothing shall remain: stored is all there was
+        tables = [*instead_of_preset(_stored(about, path)), *_free_settings(settings)]
         where = find_device(device or about["device"])
         kind = method or _same_method(about)
         opened = open_with(stream or _source(about), tables, data or about["data"])
