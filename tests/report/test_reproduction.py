@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from afaf.cli.main import app
+from afaf.errors import ConfigError
 from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
@@ -209,6 +212,24 @@ def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dic
 def test_figures_compare_the_seeds_that_all_have() -> None:
     assert in_common({"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {1: 5.0, 2: 6.0}, "c": {}}) == {"a": [2.0, 3.0], "b": [5.0, 6.0]}
     assert in_common({"a": {0: 1.0}, "b": {1: 5.0}}) == {"a": [1.0], "b": [5.0]}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("[[explanation", "cannot read"), ('[[explanation]]\nstream = "mix"\n', "needs a text"), ("explanation = 3\n", "needs a text")],
+)
+def test_explanations_that_cannot_be_read_are_an_error_that_names_the_file(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "explanations.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"explanations\.toml.*{told}|{told}.*explanations\.toml"):
+        Explanations.read(tmp_path)
+
+
+def test_a_report_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["reproduce", "--write-report", "--experiments", str(ROOT / "experiments"), "--results", str(tmp_path / "no")]
+    )
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything: dict[Any, Line]) -> None:

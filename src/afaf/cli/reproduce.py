@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from afaf.engine.report import EpochReport
+from afaf.errors import ConfigError
 from afaf.runs.config import parse_set
 from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import Planned, read_experiments
@@ -94,6 +95,8 @@ def write_page(console: Console, experiments: Path, results: Path, page: Path | 
     """The page, by default REPRODUCTION.md beside the folder of results; its figures go to docs/images/ beside it."""
     from afaf.report.reproduction import write_reproduction
 
+    if not results.is_dir():
+        raise ConfigError(f"{results} is no folder of results: name it with --results, or make results with `afaf reproduce NAME`")
     page = (page or results.absolute().parent / "REPRODUCTION.md").absolute()
     for path in write_reproduction(Store(results).read(), read_experiments(experiments), results, page):
         console.print(f"wrote {path}", soft_wrap=True, highlight=False)

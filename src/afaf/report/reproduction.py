@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from afaf.errors import ConfigError
 from afaf.files import fill, make_folders, write_whole
 from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part, overall
 from afaf.report.measured import Measured, Paired, Shape, Spread, costs, failure, minus
@@ -84,7 +85,15 @@ class Explanations:
     @classmethod
     def read(cls, folder: Path) -> Explanations:
         path = folder / "explanations.toml"
-        return cls(tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", []) if path.exists() else ())
+        if not path.exists():
+            return cls()
+        try:
+            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", [])
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) and "text" in entry for entry in entries):
+            raise ConfigError(f"{path}: every [[explanation]] needs a text")
+        return cls(entries)
 
     def of(self, what: Shape, metric: str) -> str | None:
         for entry in self.entries:
