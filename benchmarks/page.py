@@ -72,7 +72,25 @@ def growth(data: dict[str, Any]) -> str:
         f"| {row['tasks']} | " + " | ".join(number(value, 2) for value in cells) + " |\n"
         for row, cells in zip(data["rows"], rows, strict=True)
     ]
-    return head + "|---" * 6 + "|\n" + "".join(lines)
+    longest, shortest = data["rows"][-1], data["rows"][0]
+    ratio = longest["median"] / shortest["median"]
+    ending = (
+        f"\nA reusing task of a stream of {longest['tasks']} takes {ratio:.2f} times as long as one of a stream of {shortest['tasks']}.\n"
+    )
+    return head + "|---" * 6 + "|\n" + "".join(lines) + ending
+
+
+def inference(data: dict[str, Any]) -> str:
+    """Images a second of the learned model, whole and with the neurons left out that nothing leads to."""
+    head = (
+        "| runtime | network | weights | MB | images/s, one by one | images/s, batches of 64 | largest difference |\n" + "|---" * 7 + "|\n"
+    )
+    rows = []
+    for row in data["rows"]:
+        cells = [row["runtime"], row["network"], f"{row['weights']:,}", number(row["bytes"] / 1e6)]
+        cells += [number(row[f"images_per_second_batch_{size}"], 0) for size in (1, 64)] + [f"{row['difference']:.1e}"]
+        rows.append("| " + " | ".join(cells) + " |\n")
+    return head + "".join(rows)
 
 
 def checkpoints(data: dict[str, Any]) -> str:
@@ -114,6 +132,13 @@ def main() -> None:
             ]
     if "growth" in loaded:
         parts += ["\n## As tasks pile up\n\n", f"`python -m benchmarks.growth`, {about(loaded['growth'])}.\n\n", growth(loaded["growth"])]
+    if "inference" in loaded:
+        threads = loaded["inference"]["rows"][0]["threads"]
+        where = f"{threads} thread{'s' * (threads > 1)}, {about(loaded['inference'])}"
+        parts += [
+            f"\n## How fast a learned model answers\n\n`python -m benchmarks.inference`, {where}.\n\n",
+            inference(loaded["inference"]),
+        ]
     before = PAGE.read_text(encoding="utf-8").split(MARK)[0]
     PAGE.write_text(before + MARK + "\n\n" + "\n".join([parts[0], parts[1]]) + "\n" + "".join(parts[2:]), encoding="utf-8")
 

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from afaf.cli.main import app
 from afaf.errors import ConfigError
 from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
+from afaf.report.explanations import Explanations
 from afaf.report.measured import Measured, Paired, Shape, Spread, minus
 from afaf.report.paper import paper
-from afaf.report.reproduction import Explanations, Report, _same, verdict, write_reproduction
+from afaf.report.reproduction import Report, _same, verdict, write_reproduction
 from afaf.report.studies import FIGURES, in_common
 from afaf.runs.experiments import Planned, read_experiments
 from afaf.runs.store import Line, Store
@@ -216,7 +217,14 @@ def test_figures_compare_the_seeds_that_all_have() -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("[[explanation", "cannot read"), ('[[explanation]]\nstream = "mix"\n', "needs a text"), ("explanation = 3\n", "needs a text")],
+    [
+        ("[[explanation", "cannot read"),
+        ("explanation = 3\n", r"written as \[\["),
+        ('[[explanation]]\nstream = "mix"\n', "needs a text"),
+        ('[[explanation]]\ntext = "x"\nmetod = "ewc"\n', "has metod"),
+        ('[[explanation]]\ntext = "x"\nshown_by = 3\n', "no table"),
+        ('[[explanation]]\ntext = "x"\nshown_by.method = "ewc"\n', "without settings"),
+    ],
 )
 def test_explanations_that_cannot_be_read_are_an_error_that_names_the_file(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "explanations.toml").write_text(text)
@@ -237,6 +245,29 @@ def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything
     text = report(everything, Explanations.read(tmp_path)).main_table()
     assert "LwF ACC: because." in text
     assert Explanations.read(tmp_path).of(Shape("sim-cifar10", "lwf"), "acc") is None
+
+
+def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tmp_path: Path, everything: dict[Any, Line]) -> None:
+    (tmp_path / "explanations.toml").write_text(
+        '[[explanation]]\nstream = ["mix", "sim-cifar100"]\nmethod = "lwf"\nmetric = "acc"\n'
+        'shown_by = { method = "ewc", settings = { "method.strength" = 0 } }\ntext = "because."\n'
+    )
+    text = report(everything, Explanations.read(tmp_path)).main_table()
+    found = Measured(everything.values()).spread(Shape("mix", "ewc", {"method.strength": 0}), "acc")
+    assert f"- LwF ACC: because. Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs, over paired seeds " in text
+    without = {key: line for key, line in everything.items() if line["settings"] != {"method.strength": 0}}
+    assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path)).main_table()
+
+
+def test_afafs_acc_is_explained_where_it_lies_outside_the_papers_own_spread_though_it_agrees(everything: dict[Any, Line]) -> None:
+    mean, std = paper()["table-2"]["mix"]["afaf"]["acc"]
+    lines = dict(everything)
+    for key, line in everything.items():
+        if line["stream"] == "mix" and line["method"] == "afaf" and not line["settings"]:
+            lines[key] = {**line, "acc": mean + std + 1 + (8 if line["seed"] % 2 else -5)}
+    text = report(lines).main_table()
+    assert "| agrees |" in next(row for row in text.split("### Mix")[1].splitlines() if row.startswith("| AFAF | ACC"))
+    assert "AFAF ACC" in text.split("### Mix")[1].split("Where it differs")[1]
 
 
 def test_a_seed_that_collapsed_is_in_no_mean_and_is_named(everything: dict[Any, Line]) -> None:

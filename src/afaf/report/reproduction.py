@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from afaf.errors import ConfigError
 from afaf.files import fill, make_folders, write_whole
 from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part, overall
+from afaf.report.explanations import Explanations
 from afaf.report.measured import Measured, Paired, Shape, Spread, costs, failure, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
@@ -76,33 +74,6 @@ OF_THE_PAPER = {
 }
 
 
-@dataclass(frozen=True)
-class Explanations:
-    """What was found out about differences: results/explanations.toml, entries with stream, method, metric, optional settings, and text."""
-
-    entries: Sequence[Mapping[str, Any]] = ()
-
-    @classmethod
-    def read(cls, folder: Path) -> Explanations:
-        path = folder / "explanations.toml"
-        if not path.exists():
-            return cls()
-        try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", [])
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {path}: {error}") from None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) and "text" in entry for entry in entries):
-            raise ConfigError(f"{path}: every [[explanation]] needs a text")
-        return cls(entries)
-
-    def of(self, what: Shape, metric: str) -> str | None:
-        for entry in self.entries:
-            same = entry.get("stream") in (None, what.stream) and entry.get("method") in (None, what.method)
-            if same and entry.get("metric") in (None, metric) and entry.get("settings", dict(what.settings)) == what.settings:
-                return str(entry["text"])
-        return None
-
-
 def allowed(printed: Sequence[float], found: Spread) -> float:
     """How far a measured mean may be from a printed one: the two standard deviations combined."""
     return float((printed[1] ** 2 + (found.std or 0.0) ** 2) ** 0.5)
@@ -113,6 +84,15 @@ def verdict(printed: Sequence[float], found: Spread | None) -> str:
     if found is None:
         return "not measured yet"
     return "agrees" if abs(found.mean - printed[0]) <= allowed(printed, found) else "differs"
+
+
+def is_within(printed: Sequence[float], found: Spread) -> bool:
+    """Whether a measured mean lies within the printed spread alone."""
+    return abs(found.mean - printed[0]) <= printed[1]
+
+
+def _sentences(evidence: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"Measured with {how}: {', '.join(numbers)}." for how, numbers in evidence.items()]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -175,22 +155,52 @@ class Report:
         return beside, str(found), n, difference, verdict(printed, found)
 
     def _explained(self, shapes: Iterable[tuple[Shape, str, Sequence[float], str]]) -> str:
-        """A line for each number that differs: what explains it, or that nothing was found yet."""
-        reasons: dict[str, list[str]] = {}
+        """A line for each number that differs: what explains it and where that was measured, or that nothing was found yet."""
+        names: dict[str, list[str]] = {}
+        evidence: dict[str, dict[str, list[str]]] = {}
         for what, metric, printed, name in shapes:
-            if verdict(printed, self.measured.spread(what, metric)) == "differs":
-                reasons.setdefault(self.explanations.of(what, metric) or "not explained yet.", []).append(name)
-        lines = [f"- {'; '.join(names)}: {why}\n" for why, names in reasons.items()]
+            if not self._wants_explaining(what, metric, printed):
+                continue
+            explanation = self.explanations.of(what, metric)
+            text = explanation.text if explanation else "not explained yet."
+            names.setdefault(text, []).append(name)
+            instead = explanation.shown_by(what) if explanation else None
+            if instead is not None:
+                evidence.setdefault(text, {}).setdefault(self._differently(what, instead), []).append(
+                    f"{name} {self._measured_instead(instead, what, metric, printed)}"
+                )
+        lines = [f"- {'; '.join(names[text])}: {' '.join([text, *_sentences(evidence.get(text, {}))])}\n" for text in names]
         return "\nWhere it differs:\n\n" + "".join(lines) if lines else ""
+
+    def _wants_explaining(self, what: Shape, metric: str, printed: Sequence[float]) -> bool:
+        """Where it differs; and where AFAF's ACC lies outside the paper's own spread, which is stricter."""
+        found = self.measured.spread(what, metric)
+        if found is None:
+            return False
+        strictly = metric == "acc" and what == Shape(what.stream, "afaf")
+        return verdict(printed, found) == "differs" or (strictly and not is_within(printed, found))
+
+    def _differently(self, what: Shape, instead: Shape) -> str:
+        """In which way other runs differ from these."""
+        settings = " and ".join(f"`{key} = {json.dumps(value)}`" for key, value in instead.settings.items())
+        return settings if instead.method == what.method else f"{self.methods[instead.method]} and {settings}"
+
+    def _measured_instead(self, instead: Shape, what: Shape, metric: str, printed: Sequence[float]) -> str:
+        found = self.measured.spread(instead, metric)
+        if found is None:
+            return "not yet"
+        more = Paired.of(minus(self.measured.values(instead, metric), self.measured.values(what, metric)).values())
+        paired = "" if more is None else f", over paired seeds {more}"
+        return f"{found} (n {self.measured.count(instead)}; {verdict(printed, found)}{paired})"
 
     def _within_the_papers(self, stream: str) -> str:
         """Whether AFAF's mean ACC lies within the paper's own spread."""
-        mean, std = paper()["table-2"][stream]["afaf"]["acc"]
+        printed = paper()["table-2"][stream]["afaf"]["acc"]
         found = self.measured.spread(Shape(stream, "afaf"), "acc")
         if found is None:
             return ""
-        inside = abs(found.mean - mean) <= std
-        return f"\nAFAF's mean ACC, {found.mean:.2f}, lies {'within' if inside else '**outside**'} the paper's {mean:.2f} ± {std:.2f}.\n"
+        where = "within" if is_within(printed, found) else "**outside**"
+        return f"\nAFAF's mean ACC, {found.mean:.2f}, lies {where} the paper's {printed[0]:.2f} ± {printed[1]:.2f}.\n"
 
     def main_table(self) -> str:
         text = "## Table 2: class-IL ACC and BWT\n"
