@@ -30,9 +30,9 @@ class Explanation:
         return named and self.entry.get("settings", dict(what.settings)) == what.settings
 
     def shown_by(self, what: Shape) -> Shape | None:
-        """The runs to look at instead of `what`: the same stream with other settings, or also another method."""
+        """The runs to look at instead of `what`: the same with further settings, or also of another method."""
         instead = self.entry.get("shown_by")
-        return None if instead is None else Shape(what.stream, instead.get("method", what.method), instead["settings"])
+        return None if instead is None else Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead["settings"]})
 
 
 @dataclass(frozen=True)

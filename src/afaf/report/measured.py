@@ -67,6 +67,7 @@ class Paired:
     low: float | None
     high: float | None
     n: int
+    error: float | None = None  # the mean's standard error
 
     @classmethod
     def of(cls, differences: Iterable[float]) -> Paired | None:
@@ -75,8 +76,15 @@ class Paired:
             return None
         if spread.std is None:
             return cls(spread.mean, None, None, 1)
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, spread.n - 1)) * spread.std / spread.n**0.5
-        return cls(spread.mean, spread.mean - reach, spread.mean + reach, spread.n)
+        error = spread.std / spread.n**0.5
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, spread.n - 1)) * error
+        return cls(spread.mean, spread.mean - reach, spread.mean + reach, spread.n, error)
+
+    def chance_of_so_low(self, bound: float) -> float:
+        """How probable a mean as low as this is, or lower, if the true difference is `bound` (one-sided p)."""
+        if not self.error:
+            return 1.0 if self.error is None or self.mean >= bound else 0.0
+        return float(stats.t.cdf((self.mean - bound) / self.error, self.n - 1))
 
     def __str__(self) -> str:
         interval = "" if self.low is None or self.high is None else f" [{self.low:+.2f}, {self.high:+.2f}]"
@@ -132,11 +140,33 @@ def failure(line: Line) -> str | None:
     alive = [task for task, row in enumerate(R, 1) if not metrics.only_guesses(row, sizes)]
     if len(R) in alive:
         return None
-    return (
-        f"the network collapsed in task {alive[-1] + 1} and guesses from there on"
-        if alive
-        else "the network guesses from the first task on"
-    )
+    since = f"collapsed in task {alive[-1] + 1} and guesses from there on" if alive else "guesses from the first task on"
+    return f"the network {since} (ACC {line['acc']:.2f})"
+
+
+@cache
+def _reuse(stream: str) -> tuple[int, frozenset[str]]:
+    """The first task that reuses in a stream's preset, and the settings that are of no matter before it."""
+    kind = method_class("afaf")
+    config = build_config(kind.Options, *preset_tables(outline_of(stream), kind))
+    task, late = kind(config.method, config.settings).late_options()
+    return task, frozenset(f"method.{name}" for name in late)
+
+
+def begun_apart(lines: Iterable[Line]) -> dict[str, set[str]]:
+    """Streams on which runs of AFAF and SpaceNet, the same until a task reuses, are not: what was measured at several commits then holds
+    what these changed. By stream, the commits."""
+    alike: dict[tuple[str, int, str], list[Line]] = {}
+    for line in lines:
+        if line["method"] in ("afaf", "spacenet") and line["stream"] in BENCHMARKS and "R" in line:
+            settings = {name: value for name, value in line["settings"].items() if name not in _reuse(line["stream"])[1]}
+            alike.setdefault((line["stream"], line["seed"], json.dumps(settings, sort_keys=True)), []).append(line)
+    apart: dict[str, set[str]] = {}
+    for (stream, _, _), runs in alike.items():
+        before = _reuse(stream)[0] - 1
+        if any(run["R"][:before] != runs[0]["R"][:before] for run in runs):
+            apart.setdefault(stream, set()).update(run["commit"] for run in runs)
+    return apart
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
@@ -163,12 +193,16 @@ def _classes_per_task(stream: str) -> Sequence[int]:
     return outline_of(stream).classes_per_task
 
 
-@cache
 def first_reuse(stream: str) -> int:
     """The first task that reuses, in a stream's preset."""
-    kind = method_class("afaf")
-    config = build_config(kind.Options, *preset_tables(outline_of(stream), kind))
-    return int(config.method.first_reuse)
+    return _reuse(stream)[0]
+
+
+@cache
+def learning_rate(stream: str, method: str) -> float:
+    """A method's, in a stream's preset."""
+    kind = method_class(method)
+    return float(build_config(kind.Options, *preset_tables(outline_of(stream), kind)).settings.learn.lr)
 
 
 def la_reusing(line: Line) -> float | None:

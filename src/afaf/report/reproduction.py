@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from afaf.files import fill, make_folders, write_whole
-from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part, overall
+from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, FEW, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part
 from afaf.report.explanations import Explanations
-from afaf.report.measured import Measured, Paired, Shape, Spread, costs, failure, minus
+from afaf.report.measured import Measured, Paired, Shape, Spread, begun_apart, costs, failure, learning_rate, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
 from afaf.runs.experiments import Experiment
@@ -19,18 +19,25 @@ from afaf.runs.store import Key, Line
 HEAD = """# Reproduction
 
 The numbers of *Avoiding Forgetting and Allowing Forward Transfer in Continual Learning via Sparse Networks* (ECML PKDD 2022) beside those
-measured here. Everything below is written by `afaf reproduce --write-report` from [results/](results) alone; the runs are made by
-`afaf reproduce NAME` ([how](docs/experiments.md)).
+measured here. Everything below is written by `afaf reproduce --write-report` from [results/](results), and costs from the code; the runs
+are made by `afaf reproduce NAME` ([how](docs/experiments.md)).
+"""
 
-- Measured: mean ± standard deviation (ddof 1) over n seeds, in percent. "2 of 3": one of three seeds diverged or collapsed and is in no
-  mean; those left are no fair sample. *Agrees*: the means differ by no more than what is allowed, the two standard deviations combined
-  (the root of the sum of their squares; with one seed, the paper's own). *Differs*: by more. The paper does not say of how many runs its ±
-  is. For AFAF it is also said whether the mean lies within the paper's ± alone, which is stricter.
-- Claims: differences over paired seeds, mean and 95 % interval (Student's t, each comparison for itself). A comparison *holds* if the
-  interval lies above 0 and is *contradicted* if it lies below, with three seeds or more; it *leans* if the mean is above or below 0 and the
-  seeds do not settle it. A claim *holds* if all its comparisons do, and *does not hold as stated* if one is contradicted; else it is *not
-  settled*, or *incomplete* where some were not measured.
-- Seeds spread by several points, as the tables show: AFAF and SpaceNet are to be ranked by ACC on five seeds or not at all.
+HOW_TO_READ = """## How to read it
+
+- Measured: mean ± standard deviation (ddof 1) over n seeds, in percent. "2 of 3": one of three seeds diverged, was stopped because its
+  penalty would have overshot, or collapsed; it is in no mean and is named below the table. Those left are no fair sample, even where more
+  seeds were run in place of those lost.
+- *Agrees*: the means differ by no more than what is allowed, the two standard deviations combined (the root of the sum of their squares),
+  so that numbers which spread widely agree easily. *Differs*: by more. Fewer than three seeds say nothing. The paper does not say of how
+  many runs its ± is. For AFAF it is also said whether the mean lies within the paper's ± alone, which is stricter.
+- Claims: differences over paired seeds, mean and 95 % interval (Student's t). A comparison *holds* if the interval lies above the bound
+  (0, or what is taken for "much"), and is *contradicted* if it lies below, with three seeds or more; it *leans* if the seeds do not
+  settle it. A claim *holds* if all its comparisons do (more than half, where the text says "most"). It *does not hold as stated* if one
+  is contradicted also when it is taken as one of so many (Bonferroni; more than half, where the text says "most"); else it is *not
+  settled*, or *incomplete* where some were not measured. *In the paper's tables*: in how many of the comparisons the paper's own means
+  are on the claim's side.
+- Seeds spread by several points, as the tables show: a ranking of AFAF and SpaceNet by ACC wants five seeds or more.
 """
 
 OWN_HEAD = """# Results
@@ -39,11 +46,18 @@ Written by `afaf reproduce --write-report` from lines of results alone. Accuraci
 percent. "2 of 3": one of three seeds diverged or collapsed and is in no mean; those left are no fair sample.
 """
 
+NOT_OF_ONE_PIECE = """
+**Not of one piece**: runs of AFAF, its variants and SpaceNet are the same until a task reuses, for the same seed and code. On these
+streams they were measured at commits between which the arithmetic changed, and are not: paired differences there hold some of that too: """
+DIFFERS_HEAD = "\nWhere it differs, or AFAF's ACC is outside the paper's ±:\n\n"
+
 CONTROLS_HEAD = """## All methods, controls among them
 
-The controls are not in the paper: fine-tuning (the floor), joint training (all data at once), isolated networks (perfect isolation), a
-ridge regression in closed form on the first task's features. Task-IL of PackNet is with the task's own mask, and beside it with all
-connections. *Task found*: the share of images answered with a class of the right task, averaged over tasks as ACC is.
+The controls are not in the paper: fine-tuning (the floor where the loss is over all classes seen so far; over the task's own classes, as
+the regularisers have it, the floor is EWC with nothing held, among the choices below), joint training (all data at once), isolated
+networks (perfect isolation, with at most SpaceNet's weights; on sim-CIFAR10 with fewer), a ridge regression in closed form on the first
+task's features. Task-IL of PackNet is with the task's own mask, and beside it with all connections. *Task found*: the share of images
+answered with a class of the right task, averaged over tasks as ACC is.
 
 """
 AGAINST_HEAD = """
@@ -52,8 +66,9 @@ AFAF's class-IL ACC less each control's, over paired seeds, with the 95 % interv
 """
 COSTS_HEAD = """## Table 2: costs
 
-Relative to the dense network; known without training. FLOPs by the paper's estimates, *by task* with each task charged for its own samples
-only, and *counted* over live connections ([docs/methods.md](docs/methods.md)).
+Relative to the dense network; known without training. FLOPs by the paper's estimates, *by task* with each task charged for its own
+samples only, and *counted* over live connections ([docs/methods.md](docs/methods.md)). *Same*: to the digits that the paper prints, which
+it cuts more often than it rounds.
 
 """
 
@@ -83,6 +98,8 @@ def verdict(printed: Sequence[float], found: Spread | None) -> str:
     """Whether a measured mean agrees with a printed one."""
     if found is None:
         return "not measured yet"
+    if found.n < FEW:
+        return "too few seeds"
     return "agrees" if abs(found.mean - printed[0]) <= allowed(printed, found) else "differs"
 
 
@@ -126,8 +143,23 @@ class Report:
             self.contradictions,
         ]
         about_the_paper = any(experiment.name in OF_THE_PAPER for experiment in self.experiments)
-        head, sections = (HEAD, of_the_paper) if about_the_paper else (OWN_HEAD, [self.others])
-        return "\n".join([head, self.state(), *(text for section in sections if (text := section()))])
+        head, sections = ([HEAD, self.summary(), HOW_TO_READ], of_the_paper) if about_the_paper else ([OWN_HEAD], [self.others])
+        return "\n".join([*head, self.state(), *(text for section in sections if (text := section()))])
+
+    def summary(self) -> str:
+        """What it comes to, in a few lines."""
+        lines = []
+        for method in ("afaf", *reversed(BASELINES)):
+            found = {stream: self.measured.spread(Shape(stream, method), "acc") for stream in self.streams}
+            judged = [verdict(paper()["table-2"][stream][method]["acc"], spread) for stream, spread in found.items()]
+            means = ", ".join(f"{spread.mean:.1f} on {self.streams[stream]}" for stream, spread in found.items() if spread)
+            agreeing = f"ACC agrees on {judged.count('agrees')} of {len(judged)} streams"
+            lines.append(f"- {self.methods[method]}: {means or 'not measured yet'}; {agreeing}.\n")
+        verdicts = [claim.verdict(claim.check(self.measured)) for claim in CLAIMS]
+        holds, fails, open_ = (sum(one.startswith(words) for one in verdicts) for words in ("holds", "does not hold", "not settled"))
+        claims = f"- Claims of the text: {holds} of {len(CLAIMS)} hold. Not as stated: {fails}; not settled by these seeds: {open_}; "
+        claims += f"not fully measured: {len(CLAIMS) - holds - fails - open_}.\n"
+        return "## In short\n\n" + "".join(lines) + claims
 
     def state(self) -> str:
         rows = []
@@ -144,7 +176,19 @@ class Report:
             commits = sorted({line["commit"][:12] + line["commit"][40:] for line in lines})
             text += f"\n{len(lines)} runs, {hours:.1f} hours of runs (several side by side count each), on: {'; '.join(used)}. "
             text += f"Commits: {', '.join(commits)}.\n"
-        return text
+        return text + self._not_of_one_piece()
+
+    def _not_of_one_piece(self) -> str:
+        """Where paired seeds also hold what the code changed between commits."""
+        apart = begun_apart(self.lines.values())
+        if not apart:
+            return ""
+        told = "; ".join(
+            f"{title} ({', '.join(commit[:12] for commit in sorted(apart[stream]))})"
+            for stream, title in self.streams.items()
+            if stream in apart
+        )
+        return NOT_OF_ONE_PIECE + f"{told}.\n"
 
     def _compared(self, what: Shape, metric: str, printed: Sequence[float]) -> tuple[str, str, str, str, str]:
         found, n = self.measured.spread(what, metric), self.measured.count(what)
@@ -170,7 +214,7 @@ class Report:
                     f"{name} {self._measured_instead(instead, what, metric, printed)}"
                 )
         lines = [f"- {'; '.join(names[text])}: {' '.join([text, *_sentences(evidence.get(text, {}))])}\n" for text in names]
-        return "\nWhere it differs:\n\n" + "".join(lines) if lines else ""
+        return DIFFERS_HEAD + "".join(lines) if lines else ""
 
     def _wants_explaining(self, what: Shape, metric: str, printed: Sequence[float]) -> bool:
         """Where it differs; and where AFAF's ACC lies outside the paper's own spread, which is stricter."""
@@ -190,7 +234,7 @@ class Report:
         if found is None:
             return "not yet"
         more = Paired.of(minus(self.measured.values(instead, metric), self.measured.values(what, metric)).values())
-        paired = "" if more is None else f", over paired seeds {more}"
+        paired = "" if more is None else f"; over {more.n} paired seeds {more}"
         return f"{found} (n {self.measured.count(instead)}; {verdict(printed, found)}{paired})"
 
     def _within_the_papers(self, stream: str) -> str:
@@ -215,6 +259,7 @@ class Report:
                         compared.append((what, metric, printed[metric], f"{name} {metric.upper()}"))
             text += table(("method", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
             text += self._within_the_papers(stream)
+            text += self._learning_rates(stream)
             text += self._failures(stream)
             text += self._explained(compared)
         return text
@@ -224,6 +269,13 @@ class Report:
         plain, closed = Shape(stream, method), Shape(stream, method, PROXIMAL)
         name = self.methods[method]
         return [(plain, name), *([(closed, f"{name}, penalty in closed form")] if self.measured.runs(closed) else [])]
+
+    def _learning_rates(self, stream: str) -> str:
+        """Which methods do not learn at the stream's."""
+        usual = learning_rate(stream, "afaf")
+        others = {self.methods[method]: rate for method in self.methods if (rate := learning_rate(stream, method)) != usual}
+        told = ", ".join(f"{name} ({rate:g})" for name, rate in others.items())
+        return f"\nLearning rates other than {usual:g}: {told}. With {usual:g} some seeds diverge.\n" if others else ""
 
     def _failures(self, stream: str) -> str:
         """Which runs of the preset, or of it with another learning rate, have no numbers, and why."""
@@ -365,7 +417,7 @@ class Report:
             head = self.streams.get(run.stream, run.stream), self.methods.get(run.method, run.method), run.variant or "preset"
             found = [str(self.measured.spread(what, metric) or "-") for metric in ("acc", "bwt", "la", "acc_task_il")]
             gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
-            beside = "not run yet" if self.measured.count(what) == "0" else str(gained) if gained and what.settings else "-"
+            beside = "not run yet" if self.measured.count(what) == "0" else f"{gained} (n {gained.n})" if gained and what.settings else "-"
             rows.append((*head, *found, self.measured.count(what), beside))
         headings = ("stream", "method", "variant", "ACC", "BWT", "LA", "task-IL ACC", "n", "against the preset")
         return table(headings, rows) if rows else "Not measured yet.\n"
@@ -373,28 +425,34 @@ class Report:
     def claims(self) -> str:
         text = "## The claims of the text\n\n"
         checked = [(claim, claim.check(self.measured)) for claim in CLAIMS]
-        rows = [(str(i), claim.text, claim.where, overall(parts)) for i, (claim, parts) in enumerate(checked, 1)]
-        text += table(("", "claim", "where", "verdict"), rows)
+        rows = [
+            (str(i), claim.text, claim.where, claim.in_the_papers_tables(), claim.verdict(parts))
+            for i, (claim, parts) in enumerate(checked, 1)
+        ]
+        text += table(("", "claim", "where", "in the paper's tables", "verdict"), rows)
         return text + "\n" + "\n".join(self._claim(i, claim, parts) for i, (claim, parts) in enumerate(checked, 1))
 
     def _claim(self, number: int, claim: Claim, parts: Sequence[Part]) -> str:
         known = [one for one in parts if one.verdict != "not measured yet"]
         if not known:
             return ""
-        rows = [(one.text, str(one.found) if one.found else "-", str(one.found.n) if one.found else "-", one.verdict) for one in known]
-        summary = f"<summary>{number}. {claim.text} <b>{overall(parts)}</b></summary>"
-        return f"<details>{summary}\n\n{table(('above 0?', 'difference', 'n', ''), rows)}\n</details>\n"
+        rows = [
+            (one.text, f"{one.bound:g}" if one.found else "-", str(one.found or "-"), str(one.found.n) if one.found else "-", one.verdict)
+            for one in known
+        ]
+        summary = f"<summary>{number}. {claim.text} <b>{claim.verdict(parts)}</b></summary>"
+        return f"<details>{summary}\n\n{table(('what', 'should be above', 'is', 'n', ''), rows)}\n</details>\n"
 
     def figures(self, drawn: Mapping[str, str]) -> str:
         text = "## The paper's figures\n"
         for name, figure in FIGURES.items():
             text += f"\n### {figure.title}\n\n"
-            text += f"![{figure.title}]({self.images}/{drawn[name]})\n" if name in drawn else "Not measured yet.\n"
+            text += f"![{figure.title}]({self.images}/{drawn[name]})\n\n{figure.caption}\n" if name in drawn else "Not measured yet.\n"
         return text
 
     def contradictions(self) -> str:
         entries = "".join(f"- {entry}\n" for entry in paper()["contradictions"]["list"])
-        text = "## Where the paper contradicts itself\n\n" + entries
+        text = "## Where the paper contradicts itself, or can be misread\n\n" + entries
         rows = [tuple(entry) for entry in paper()["released-code"]["rows"]]
         text += "\n## Where the paper and the authors' released code differ, and the default here\n\n"
         return text + table(("point", "paper", "released code", "here"), rows)

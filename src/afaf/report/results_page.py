@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from afaf.report import svg
-from afaf.report.claims import CLAIMS, overall
+from afaf.report.claims import CLAIMS
 from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
 from afaf.report.paper import paper
@@ -213,8 +213,8 @@ def costs(measured: Measured, shapes: Sequence[Shape], streams: Sequence[str]) -
 def claims(measured: Measured) -> str:
     rows = ""
     for claim in CLAIMS:
-        verdict = overall(claim.check(measured))
-        mark = "holds" if verdict == "holds" else "contradicted" if verdict.startswith("does not") else ""
+        verdict = claim.verdict(claim.check(measured))
+        mark = "holds" if verdict.startswith("holds") else "contradicted" if verdict.startswith("does not") else ""
         rows += f'<tr><td>{escape(claim.text)}</td><td class="words {mark}">{escape(verdict)}</td></tr>'
     head = '<thead><tr><th>claim</th><th class="words">verdict</th></tr></thead>'
     return f'<div class="chart"><table>{head}<tbody>{rows}</tbody></table></div>'

@@ -42,6 +42,7 @@ DATE = {".svg": "Date", ".pdf": "CreationDate"}  # left out: the same results ma
 class Drawing:
     title: str
     draw: Callable[[Measured], Figure | None]
+    caption: str
 
 
 def figure_of(width: float, height: float) -> Figure:
@@ -381,14 +382,31 @@ def main_table(m: Measured) -> Figure | None:
     return made
 
 
+COMMON = "over the seeds that all values shown have in common (fewer than the tables', where some were measured more often)"
 FIGURES: dict[str, Drawing] = {
-    "table-2": Drawing("Table 2: class-IL ACC", main_table),
-    "figure-1": Drawing("Figure 1: three illustrations with two tasks", illustrations),
-    "figure-2": Drawing("Figure 2: four ways to alter a network", four_ways),
-    "figure-3": Drawing("Figure 3: selective transfer", selective_transfer),
-    "figure-4": Drawing("Figure 4: l_reuse, scaled", l_reuse_scaled),
-    "figure-5": Drawing("Figure 5: higher density of the first four tasks of Mix", density),
-    "figure-6": Drawing("Figure 6: l_reuse", l_reuse_raw),
-    "figure-7": Drawing("Figure 7: share of candidates", candidate_share),
-    "figure-8": Drawing("Figure 8: representations of similar and dissimilar tasks", representations),
+    "table-2": Drawing(
+        "Table 2: class-IL ACC", main_table, "Grey: the paper's mean and standard deviation. Blue: the mean measured here, and every seed."
+    ),
+    "figure-1": Drawing(
+        "Figure 1: three illustrations with two tasks",
+        illustrations,
+        "Task A {cat, automobile}, then B {dog, truck}. Bars are means, dots are seeds.",
+    ),
+    "figure-2": Drawing(
+        "Figure 2: four ways to alter a network",
+        four_ways,
+        "Who owns what after two tasks, from the ledger of one run each (seed 0). Not all of these small runs learned task 2 well.",
+    ),
+    "figure-3": Drawing("Figure 3: selective transfer", selective_transfer, f"Mean and a band of one standard deviation, {COMMON}."),
+    "figure-4": Drawing("Figure 4: l_reuse, scaled", l_reuse_scaled, f"Means scaled from their smallest to their largest, {COMMON}."),
+    "figure-5": Drawing(
+        "Figure 5: higher density of the first four tasks of Mix", density, f"Mean and a band of one standard deviation, {COMMON}."
+    ),
+    "figure-6": Drawing("Figure 6: l_reuse", l_reuse_raw, f"Mean and standard deviation, {COMMON}."),
+    "figure-7": Drawing("Figure 7: share of candidates", candidate_share, f"Mean and standard deviation, {COMMON}."),
+    "figure-8": Drawing(
+        "Figure 8: representations of similar and dissimilar tasks",
+        representations,
+        "Class means in the last hidden layer of one run (seed 0).",
+    ),
 }
