@@ -98,6 +98,19 @@ def test_a_diverging_penalty_stops_the_run_with_advice() -> None:
         assert results.acc is not None
 
 
+def test_where_the_network_itself_got_out_of_hand_the_advice_is_a_lower_learning_rate() -> None:
+    """Importances that only exploding weights have: no strength of the penalty would be small enough."""
+    world = world_of(MAS, MASOptions(strength=1.0, penalty="explicit"))
+    estimate = world.method.estimate  # type: ignore[attr-defined]
+
+    def exploding(learner: Learner, lesson: Lesson) -> Any:
+        return {name: torch.full_like(importance, 1e4) for name, importance in estimate(learner, lesson).items()}
+
+    world.method.estimate = exploding  # type: ignore[attr-defined]
+    with pytest.raises(DivergedError, match=r"task 2 diverge.*an importance of 5e\+03.*lower learn\.lr"):
+        world.learn()
+
+
 def test_a_penalty_on_the_verge_of_diverging_carries_the_advice_in_its_plan() -> None:
     """What an engine says when the loss leaves the finite numbers comes from the plan."""
     world = world_of(EWC, EWCOptions(strength=1.0))

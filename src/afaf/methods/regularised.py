@@ -34,6 +34,7 @@ class PenaltyOptions(StrengthOptions):
     # auto: proximal with the tuned strength and while `afaf tune` looks for it, explicit otherwise
 
 
+OUT_OF_HAND = 1000.0  # an importance that no network has whose weights are of ordinary size
 P = TypeVar("P", bound=PenaltyOptions)
 
 
@@ -122,12 +123,16 @@ class PenaltyMethod(StrengthMethod[P]):
         return {"importance": 4 * floats * terms, "anchor": 4 * floats * terms}
 
     def _refuse_overshoot(self, plan: LearningPlan, factor: float) -> None:
-        if factor > 2:
-            raise DivergedError(
-                f"the penalty makes task {plan.task} diverge: learn.lr x method.strength x the largest importance is {factor:.3g}, and "
-                f"beyond 2 each step overshoots further; set method.penalty=proximal, which cannot diverge, or method.strength below "
-                f"{self.strength * 2 / factor:.3g}"
-            )
+        if factor <= 2:
+            return
+        why = f"the penalty makes task {plan.task} diverge: learn.lr x method.strength x the largest importance is {factor:.3g}, and "
+        why += "beyond 2 each step overshoots further; "
+        importance = factor / (plan.lr * self.strength)
+        if importance > OUT_OF_HAND:
+            raise DivergedError(f"{why}an importance of {importance:.3g} says that the network had all but diverged before: lower learn.lr")
+        raise DivergedError(
+            f"{why}set method.penalty=proximal, which cannot diverge, or method.strength below {self.strength * 2 / factor:.3g}"
+        )
 
 
 def kept_terms(memory: Named) -> list[Term]:

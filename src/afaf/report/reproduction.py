@@ -38,6 +38,8 @@ HOW_TO_READ = """## How to read it
   settled*, or *incomplete* where some were not measured. *In the paper's tables*: in how many of the comparisons the paper's own means
   are on the claim's side.
 - Seeds spread by several points, as the tables show: a ranking of AFAF and SpaceNet by ACC wants five seeds or more.
+- The precision of each run is in its line of results/. Between precisions accuracies differ as between seeds
+  ([docs/performance.md](docs/performance.md)).
 """
 
 OWN_HEAD = """# Results
