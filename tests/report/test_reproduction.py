@@ -259,15 +259,38 @@ def test_figures_compare_the_seeds_that_all_have() -> None:
         ("[[explanation", "cannot read"),
         ("explanation = 3\n", r"written as \[\["),
         ('[[explanation]]\nstream = "mix"\n', "needs a text"),
-        ('[[explanation]]\ntext = "x"\nmetod = "ewc"\n', "has metod"),
+        ('[[explanation]]\ntext = " "\n', "needs a text"),
+        ('[[explanatin]]\ntext = "x"\n', "nothing else"),
+        ('[[explanation]]\ntext = "x"\nmetod = "ewc"\n', "unknown key 'metod': did you mean 'method'"),
+        ('[[explanation]]\ntext = "x"\nstream = ["mix", "mixx"]\n', "unknown stream 'mixx'"),
+        ('[[explanation]]\ntext = "x"\nmetric = "accuracy"\n', "unknown metric 'accuracy'"),
+        ('[[explanation]]\ntext = "x"\nshown_by = { method = "nope", settings = { "learn.lr" = 1 } }\n', "unknown method 'nope'"),
+        ('[[explanation]]\ntext = "x"\nshown_by = { settings = {} }\n', "without settings"),
+        ('[[explanation]]\ntext = "x"\nshown_by = { settings = { method.biases = "x" } }\n', "no table of settings"),
         ('[[explanation]]\ntext = "x"\nshown_by = 3\n', "no table"),
-        ('[[explanation]]\ntext = "x"\nshown_by.method = "ewc"\n', "without settings"),
     ],
 )
 def test_explanations_that_cannot_be_read_are_an_error_that_names_the_file(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "explanations.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"explanations\.toml.*{told}|{told}.*explanations\.toml"):
         Explanations.read(tmp_path)
+
+
+def test_where_explanations_cannot_be_read_no_figure_is_written_either(tmp_path: Path, everything: dict[Any, Line]) -> None:
+    (tmp_path / "explanations.toml").write_text("broken=")
+    with pytest.raises(ConfigError):
+        write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "out" / "page.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["explanations.toml"]
+
+
+def test_variants_of_one_name_have_a_row_each(tmp_path: Path) -> None:
+    grid = '[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf"]\nseeds = 1\n[grid.variants]\na = { "learn.epochs" = %d }\n'
+    (tmp_path / "mine.toml").write_text('title = "Mine | yours"\nfeeds = "x"\n' + grid % 1 + grid % 2)
+    (mine,) = read_experiments(tmp_path)
+    text = Report({run.key: made_up(run) for run in mine.runs}, [mine], Explanations(), "images").text({})
+    assert "| a (learn.epochs = 1) |" in text
+    assert "| a (learn.epochs = 2) |" in text
+    assert "Mine \\| yours" in text
 
 
 def test_a_report_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import afaf
+from afaf.cli.main import app
 from afaf.runs.executor import Job, LocalExecutor
-from afaf.runs.experiments import Experiment, read_experiment
+from afaf.runs.experiments import Experiment, Planned, read_experiment
 from afaf.runs.keep import KEEPERS
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.store import Line, Store
+from forks import Forks
 
 QUICK = {"learn.epochs": 1, "run.images": 10}
 
@@ -54,6 +61,90 @@ def test_a_line_names_the_engine_that_computed_it(settings: dict[str, object], o
     (line,) = lines_of(tmp_path, experiment(tmp_path, '"afaf"').with_settings({**QUICK, **settings, "run.engine": "eager"}))
     assert outcome in line
     assert line["engine"] == "eager"
+
+
+def several(folder: Path, seeds: int) -> Experiment:
+    grid = f'[[grid]]\nstreams = ["split-digits"]\nmethods = ["finetune"]\nseeds = {seeds}\n'
+    (folder / "several.toml").write_text(f'title = "t"\nfeeds = "f"\n{grid}')
+    return read_experiment(folder / "several.toml").with_settings(QUICK)
+
+
+class Limited(Progress):
+    """Ends the sitting after some runs."""
+
+    def __init__(self, executor: LocalExecutor, runs: int):
+        self.executor, self.runs = executor, runs
+
+    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None:
+        self.runs -= 1
+        if not self.runs:
+            self.executor.deadline = 0.0
+
+
+def test_all_again_in_several_sittings_does_each_once(tmp_path: Path) -> None:
+    chosen, store = several(tmp_path, 4), Store(tmp_path / "results")
+    lines_of(tmp_path, chosen)
+    for _ in range(2):
+        executor = LocalExecutor("cpu")
+        Reproduction([chosen], store, executor, Limited(executor, 2), again=True).carry_out()
+    seeds = [json.loads(line)["seed"] for line in (tmp_path / "results" / "several.jsonl").read_text().splitlines()]
+    assert seeds == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_what_another_process_has_done_meanwhile_is_not_done_twice(tmp_path: Path) -> None:
+    chosen, store = several(tmp_path, 3), Store(tmp_path / "results")
+    slow = Reproduction([chosen], store, LocalExecutor("cpu"), Progress())
+    lines_of(tmp_path, chosen)
+    slow.carry_out()
+    assert len((tmp_path / "results" / "several.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_runs_side_by_side_end_with_their_epoch_when_asked_to(number: int, code: int, tmp_path: Path, forks: Forks) -> None:
+    several(tmp_path, 4)
+    asked = ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results"), "--jobs-at-once", "2"]
+    printed = tmp_path / "printed.txt"
+    begun = tmp_path / "begun"
+    tell = f"import pathlib\nfrom afaf.cli.reproduce import _Row\n_Row.epoch_ended = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
+    process = forks.start([*asked, "--device", "cpu", "--set", "learn.epochs=4000"], printed, first=tell)
+    until = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < until, printed.read_text()
+        time.sleep(0.01)
+    os.kill(process, number)
+    assert forks.wait(process) == code
+    words = " ".join(printed.read_text().split())
+    assert "0 runs done, 0 were there, 4 left" in words
+    assert "the same command again goes on" in words
+    assert "Traceback" not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--precision", "bf17"], "unknown precision 'bf17': did you mean 'bf16'?"),
+        (["--limit-minutes", "-5"], "give a number above 0"),
+        (["--limit-minutes", "nan"], "give a number above 0"),
+        (["--list", "--write-report"], "exclude each other"),
+    ],
+)
+def test_what_was_typed_is_judged_before_anything_runs(options: list[str], told: str, tmp_path: Path) -> None:
+    several(tmp_path, 1)
+    result = CliRunner().invoke(
+        app, ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results"), *options]
+    )
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+    assert not (tmp_path / "results").exists()
+
+
+def test_further_settings_are_listed_as_they_are_run(tmp_path: Path) -> None:
+    several(tmp_path, 1)
+    asked = ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results")]
+    settings = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
+    assert CliRunner().invoke(app, [*asked, *settings, "--device", "cpu"]).exit_code == 0
+    assert "complete" in CliRunner().invoke(app, [*asked, *settings, "--list"]).output
+    assert "complete" not in CliRunner().invoke(app, [*asked, "--list"]).output
 
 
 def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def run(
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
     if resume is not None:
-        if stream or method or seed is not None or seeds is not None or out or config or precision:
+        if stream or method or seed is not None or seeds is not None or out or config or precision or tensorboard:
             raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
         _resume(resume, device, set_, data, json_)
         return
@@ -276,11 +276,13 @@ def reproduce(
 
     if report_file is not None and not write_report:
         raise ConfigError("--report-file says where --write-report writes: give both, or neither")
+    if list_ and write_report:
+        raise ConfigError("--list and --write-report exclude each other: look at what is complete, or write the page")
     if write_report and not names:
-        write_page(console, experiments, results, report_file)
+        write_page(console, experiments, results, report_file, seeds=seeds, settings=set_)
         return
     if list_ or not names:
-        list_experiments(console, experiments, results, names or [], seeds)
+        list_experiments(console, experiments, results, names or [], seeds, set_)
         return
     done = reproduce_experiments(
         console,
@@ -298,7 +300,7 @@ def reproduce(
         data=data,
     )
     if write_report:
-        write_page(console, experiments, results, report_file)
+        write_page(console, experiments, results, report_file, seeds=seeds, settings=set_)
     if not done:
         raise typer.Exit(1)
 

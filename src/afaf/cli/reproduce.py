@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich import box
 from rich.console import Console
@@ -14,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from afaf.cli.signals import stopping
+from afaf.engine.precision import Precision
 from afaf.engine.report import EpochReport
-from afaf.errors import ConfigError
+from afaf.errors import ConfigError, unknown
 from afaf.runs.config import parse_set
 from afaf.runs.executor import LocalExecutor
-from afaf.runs.experiments import Planned, read_experiments
+from afaf.runs.experiments import Experiment, Planned, read_experiments
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.runner import Listener
 from afaf.runs.store import Key, Line, Store
@@ -44,14 +46,15 @@ def reproduce_experiments(
     data: Path | None,
 ) -> bool:
     """Carry out what is missing; whether everything asked for is there now, or was only stopped by the time limit."""
+    if limit_minutes is not None and not limit_minutes > 0:
+        raise ConfigError(f"--limit-minutes {limit_minutes:g}: give a number above 0")
+    if precision is not None and precision not in get_args(Precision):
+        raise ConfigError(unknown("precision", precision, get_args(Precision)))
     deadline = None if limit_minutes is None else time.monotonic() + SAFETY * 60 * limit_minutes
-    chosen = read_experiments(experiments, names, seeds)
-    more = flat(parse_set(settings))
-    if more:
-        chosen = [experiment.with_settings(more) for experiment in chosen]
-    executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline)
-    Store(results).prepare()
-    with GridDisplay(display_console) as display:
+    chosen = asked_for(experiments, names, seeds, settings)
+    with stopping() as stop, GridDisplay(display_console) as display:
+        executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
+        Store(results).prepare()
         reproduction = Reproduction(chosen, Store(results), executor, display, again=again)
         display.reproduction = reproduction
         try:
@@ -61,29 +64,49 @@ def reproduce_experiments(
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
             failed = f" ({display.failures} of them diverged or had no room)" if display.failures else ""
-            again_words = "; the same command again goes on" if left else ""
-            told = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/{again_words}"
-            console.print(told, soft_wrap=True)
+            told = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/"
+            console.print(escape(told) + _how_to_go_on(reproduction, done, left, again), soft_wrap=True)
     for message, runs in reproduction.errors_by_message().items():
         console.print(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}", soft_wrap=True)
     return not reproduction.errors
 
 
-def list_experiments(console: Console, experiments: Path, results: Path, names: Sequence[str], seeds: int | None) -> None:
+def _how_to_go_on(reproduction: Reproduction, done: int, left: int, again: bool) -> str:
+    """What the same command would do, where that helps."""
+    if not left or reproduction.errors:  # which are told next
+        return ""
+    if again:
+        return "; the same command again goes on with those done longest ago"
+    if not done and reproduction.given_up and not reproduction.executor.stop.asked:
+        return "; no run ended in that time: give it more with --limit-minutes"
+    return "; the same command again goes on"
+
+
+def asked_for(experiments: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> list[Experiment]:
+    """Experiments by name, with as many seeds and the further settings that were asked for."""
+    chosen, more = read_experiments(experiments, names, seeds), flat(parse_set(settings))
+    return [experiment.with_settings(more) for experiment in chosen] if more else chosen
+
+
+def list_experiments(
+    console: Console, experiments: Path, results: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str] = ()
+) -> None:
     """What is complete; of the experiments named also which runs are missing."""
+    from afaf.report.measured import failure
+
     lines = Store(results).read()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("experiment", no_wrap=True)
     for heading in ("feeds", "runs", "done", "failed", "missing", "what it is"):
         table.add_column(heading, justify="left" if heading in ("feeds", "what it is") else "right", overflow="fold")
-    chosen = read_experiments(experiments, names or ["all"], seeds)
+    chosen = asked_for(experiments, names or ["all"], seeds, settings)
     for experiment in chosen:
         missing = len(experiment.missing(lines))
         total = len(experiment.runs)
         state = "[green]complete[/]" if missing == 0 else str(missing)
-        failed = sum("failed" in lines.get(run.key, {}) for run in experiment.runs)
+        failed = sum(run.key in lines and failure(lines[run.key]) is not None for run in experiment.runs)
         counts = str(total), str(total - missing), str(failed or "")
-        table.add_row(experiment.name, experiment.feeds, *counts, state, experiment.title)
+        table.add_row(escape(experiment.name), escape(experiment.feeds), *counts, state, escape(experiment.title))
     console.print(table)
     if names:
         for experiment in chosen:
@@ -91,14 +114,16 @@ def list_experiments(console: Console, experiments: Path, results: Path, names: 
                 console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
 
 
-def write_page(console: Console, experiments: Path, results: Path, page: Path | None = None) -> None:
+def write_page(
+    console: Console, experiments: Path, results: Path, page: Path | None = None, *, seeds: int | None = None, settings: Sequence[str] = ()
+) -> None:
     """The page, by default REPRODUCTION.md beside the folder of results; its figures go to docs/images/ beside it."""
     from afaf.report.reproduction import write_reproduction
 
     if not results.is_dir():
         raise ConfigError(f"{results} is no folder of results: name it with --results, or make results with `afaf reproduce NAME`")
     page = (page or results.absolute().parent / "REPRODUCTION.md").absolute()
-    for path in write_reproduction(Store(results).read(), read_experiments(experiments), results, page):
+    for path in write_reproduction(Store(results).read(), asked_for(experiments, ["all"], seeds, settings), results, page):
         console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import ConfigError
-from afaf.report.measured import Shape
+from afaf.errors import ConfigError, unknown
+from afaf.methods import method_names
+from afaf.report.measured import METRICS, Shape
+from afaf.report.paper import paper
 
 KEYS = {"stream", "method", "metric", "settings", "shown_by", "text"}
 
@@ -32,7 +34,11 @@ class Explanation:
     def shown_by(self, what: Shape) -> Shape | None:
         """The runs to look at instead of `what`: the same with further settings, or also of another method."""
         instead = self.entry.get("shown_by")
-        return None if instead is None else Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead["settings"]})
+        return (
+            None
+            if instead is None
+            else Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead.get("settings", {})})
+        )
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,12 @@ class Explanations:
         if not path.exists():
             return cls()
         try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", [])
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from None
-        if not isinstance(entries, list):
-            raise ConfigError(f"{path}: explanations are written as [[explanation]]")
+        entries = table.get("explanation", [])
+        if not isinstance(entries, list) or set(table) - {"explanation"}:
+            raise ConfigError(f"{path}: explanations are written as [[explanation]], and nothing else stands there")
         for number, entry in enumerate(entries, 1):
             wrong = what_is_wrong_with(entry)
             if wrong:
@@ -63,13 +70,39 @@ class Explanations:
 
 def what_is_wrong_with(entry: Any) -> str | None:
     """Why an entry cannot be used, if so."""
-    if not isinstance(entry, dict) or "text" not in entry:
+    if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"].strip():
         return "needs a text"
-    unknown = sorted(set(entry) - KEYS)
-    if unknown:
-        return f"has {', '.join(unknown)}; it may have {', '.join(sorted(KEYS))}"
-    if "shown_by" in entry and not isinstance(entry["shown_by"], dict):
-        return "has a shown_by that is no table of settings, and method where it is another"
-    if "shown_by" in entry and not isinstance(entry["shown_by"].get("settings"), dict):
+    wrong = _unknown_names(entry, KEYS, "key") or _unknown_words(entry) or _wrong_settings(entry.get("settings", {}), "settings")
+    if wrong or "shown_by" not in entry:
+        return wrong
+    instead = entry["shown_by"]
+    if not isinstance(instead, dict):
+        return "has a shown_by that is no table: give shown_by.settings, and shown_by.method where it is another"
+    if not instead.get("settings") and "method" not in instead:
         return "has a shown_by without settings"
+    return (
+        _unknown_names(instead, {"method", "settings"}, "key of shown_by")
+        or _unknown_names([instead.get("method", "afaf")], method_names(), "method")
+        or _wrong_settings(instead.get("settings", {}), "shown_by.settings")
+    )
+
+
+def _unknown_words(entry: Mapping[str, Any]) -> str | None:
+    """Of stream, method and metric, one or a list each."""
+    known = {"stream": paper()["streams"], "method": method_names(), "metric": METRICS}
+    for key, valid in known.items():
+        named = entry.get(key, [])
+        wrong = _unknown_names(named if isinstance(named, list) else [named], valid, key)
+        if wrong:
+            return wrong
+    return None
+
+
+def _unknown_names(names: Iterable[Any], valid: Iterable[str], kind: str) -> str | None:
+    return next((f"has an {unknown(kind, str(name), valid)}" for name in names if name not in set(valid)), None)
+
+
+def _wrong_settings(settings: Any, name: str) -> str | None:
+    if not isinstance(settings, dict) or any(isinstance(value, dict) and "." not in key for key, value in settings.items()):
+        return f'has {name} that are no table of settings, written like {{ "learn.lr" = 0.1 }}'
     return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from afaf.files import fill, make_folders, write_whole
 from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, FEW, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part
@@ -116,7 +118,7 @@ def _sentences(evidence: Mapping[str, Sequence[str]]) -> list[str]:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 class Report:
@@ -228,8 +230,9 @@ class Report:
 
     def _differently(self, what: Shape, instead: Shape) -> str:
         """In which way other runs differ from these."""
-        settings = " and ".join(f"`{key} = {json.dumps(value)}`" for key, value in instead.settings.items())
-        return settings if instead.method == what.method else f"{self.methods[instead.method]} and {settings}"
+        settings = [f"`{key} = {json.dumps(value)}`" for key, value in instead.settings.items()]
+        method = [] if instead.method == what.method else [self.methods.get(instead.method, instead.method)]
+        return " and ".join([*method, *settings])
 
     def _measured_instead(self, instead: Shape, what: Shape, metric: str, printed: Sequence[float]) -> str:
         found = self.measured.spread(instead, metric)
@@ -412,11 +415,15 @@ class Report:
 
     def _variants(self, experiments: Sequence[Experiment]) -> str:
         """A row for each variant on each stream."""
-        runs = {(run.stream, run.method, run.variant): run for experiment in experiments for run in experiment.runs}
+        runs = {Shape(run.stream, run.method, run.settings).key: run for experiment in experiments for run in experiment.runs}
+        named = Counter((run.stream, run.method, run.variant) for run in runs.values())
         rows = []
         for run in runs.values():
             what, default = Shape(run.stream, run.method, run.settings), Shape(run.stream, run.method)
-            head = self.streams.get(run.stream, run.stream), self.methods.get(run.method, run.method), run.variant or "preset"
+            name = run.variant or "preset"
+            if named[run.stream, run.method, run.variant] > 1:
+                name += f" ({', '.join(f'{key} = {json.dumps(value)}' for key, value in run.settings.items()) or 'preset'})"
+            head = self.streams.get(run.stream, run.stream), self.methods.get(run.method, run.method), name
             found = [str(self.measured.spread(what, metric) or "-") for metric in ("acc", "bwt", "la", "acc_task_il")]
             gained = Paired.of(minus(self.measured.values(what, "acc"), self.measured.values(default, "acc")).values())
             beside = "not run yet" if self.measured.count(what) == "0" else f"{gained} (n {gained.n})" if gained and what.settings else "-"
@@ -471,13 +478,15 @@ def _same(printed: float, found: float) -> str:
 def write_reproduction(
     lines: Mapping[Key, Line], experiments: Sequence[Experiment], results: Path, page: Path, images: Path | None = None
 ) -> list[Path]:
-    """Write the page and its figures; the files written."""
+    """Write the page and its figures; the files written. All are made before any is written."""
     folder = images if images is not None else page.parent / "docs" / "images"
-    for needed in (page.parent, folder):
-        make_folders(needed, "choose another place with --report-file")
-    drawn = Figures(Measured(lines.values())).draw_all(folder)
     where = folder.relative_to(page.parent).as_posix() if folder.is_relative_to(page.parent) else folder.as_posix()
     report = Report(lines, experiments, Explanations.read(results), where)
-    text = report.text({name: path.name for name, path in drawn.items()})
-    write_whole(page, lambda place: fill(place, [text.encode()]))
-    return [page, *drawn.values()]
+    with TemporaryDirectory() as place:
+        drawn = Figures(Measured(lines.values())).draw_all(Path(place))
+        files = {page: report.text({name: path.name for name, path in drawn.items()}).encode()}
+        files |= {folder / path.name: path.read_bytes() for path in drawn.values()}
+    for path, content in files.items():
+        make_folders(path.parent, "choose another place with --report-file")
+        write_whole(path, lambda place, content=content: fill(place, [content]))  # type: ignore[misc]
+    return list(files)

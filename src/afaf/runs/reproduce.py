@@ -89,7 +89,10 @@ class Reproduction(Watch):
             wanted.setdefault(run.key, run)  # experiments share runs: the first that names one does it
             if run.keep:
                 wanted[run.key] = run
+        self.again = again
         self.missing = [run for run in wanted.values() if again or not run.done(lines)]
+        if again:  # those done longest ago first, so that several sittings add up
+            self.missing.sort(key=lambda run: lines.get(run.key, {}).get("ended", ""))
         self.already = len(wanted) - len(self.missing)
         self.device = device_name(executor.device)
         self.expectation = Expectation(lines, self.device, executor.jobs_at_once)
@@ -103,6 +106,7 @@ class Reproduction(Watch):
         self.costs: dict[Key, dict[str, Any] | None] = {}
         self.running: dict[Hashable, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
+        self.given_up: list[Planned] = []  # begun, and stopped before their end
         self.errors: list[tuple[Planned, Exception]] = []
 
     def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
@@ -131,6 +135,8 @@ class Reproduction(Watch):
                 continue
             run = next((run for run in ready if self._known(run)), ready[0])  # what is known can be forgotten the sooner
             self.left.remove(run)
+            if not self.again and run.done(self.store.read()):
+                continue  # another process at work on the same folder has done it meanwhile
             shared = self.shared[run.key]
             beginning = None if shared is None else self.beginnings.take(shared)
             if beginning is not None:
@@ -228,6 +234,7 @@ class Reproduction(Watch):
         run, _ = self.running.pop(job.tag)
         self.begun.discard(run.key)
         self.left.insert(0, run)
+        self.given_up.append(run)
         self.progress.stopped(run)
 
     def _put(self, run: Planned, line: Line, seconds: float | None) -> None:
