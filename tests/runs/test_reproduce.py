@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
+from afaf.errors import ConfigError
 from afaf.runs.executor import Job, LocalExecutor
 from afaf.runs.experiments import Experiment, Planned, read_experiment
 from afaf.runs.keep import KEEPERS
@@ -153,3 +154,60 @@ def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:
     executor.device = torch.device("cuda")  # elsewhere all is fp32
     for settings, expected in (({"run.precision": "bf16"}, "bf16"), ({}, "tf32")):
         assert reproduction._where(Job("split-digits", "afaf", settings=settings), 1.0)["precision"] == expected
+
+
+HEAD = {"title": '"t"', "feeds": '"f"'}
+GRID = {"streams": '["split-digits"]', "methods": '["afaf"]', "seeds": "1"}
+
+
+def written(folder: Path, head: dict[str, str], grid: dict[str, str], heading: str = "[[grid]]") -> Path:
+    """An experiment's file with a whole first grid, and a second one of these keys."""
+    path = folder / "own.toml"
+    tables = [head, GRID, grid] if heading == "[[grid]]" else [head, grid]
+    texts = ["".join(f"{name} = {value}\n" for name, value in table.items()) for table in tables]
+    path.write_text(f"\n{heading}\n".join(texts))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        *(("seeds", value, "seeds must be a whole number from 1, not ") for value in ('"1"', "[0, 1]", "1.5", "-1", "0", "true")),
+        *(("variants", value, "variants must be one table of settings or more") for value in ('["a"]', "{ a = 3 }", "{}")),
+        *(("streams", value, "streams must be a list of one name or more, not ") for value in ('"split-digits"', "[3]", "[]")),
+        *(("methods", value, "methods must be a list of one name or more, not ") for value in ('"afaf"', "[3]", "[]")),
+        ("streams", '["split-digit"]', "did you mean 'split-digits'"),
+        ("methods", '["afag"]', "unknown method 'afag'"),
+        ("variants", '{ a = { "learn.epoch" = 2 } }', "unknown key 'learn.epoch'"),
+        ("variants", '{ a = { "learn.epochs" = "x" } }', "learn.epochs must be a whole number, not 'x'"),
+        ("variants", '{ a = { "sparse.density.W_1" = { "1-4" = "x" } } }', "sparse.density"),
+        ("seed", "3", "unknown key 'seed': did you mean 'seeds'"),
+    ],
+)
+def test_what_is_wrong_in_a_grid_is_told_with_its_file_and_number(key: str, value: str, told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, key: value})
+    with pytest.raises(ConfigError) as error:
+        read_experiment(path)
+    assert str(error.value).startswith(f"{path}, grid 2: ")
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "heading", "told"),
+    [
+        ({"title": "3"}, "[[grid]]", "title must be text, not 3"),
+        ({"feeds": "3"}, "[[grid]]", "feeds must be text, "),
+        ({"keep": "3"}, "[[grid]]", "keep must be a list of names"),
+        ({"keep": '"ledger"'}, "[[grid]]", "keep must be a list of names"),
+        ({"keep": '["ledgers"]'}, "[[grid]]", "unknown thing to keep 'ledgers': did you mean 'ledger'"),
+        ({"grid": "[1]"}, "[elsewhere]", "grid must be one table or more, each headed [[grid]]"),
+        ({"grid": "[]"}, "[elsewhere]", "grid must be one table or more, each headed [[grid]]"),
+        ({}, "[grid]", "grid must be one table or more, each headed [[grid]]"),
+    ],
+)
+def test_what_is_wrong_above_the_grids_is_told_with_its_file(head: dict[str, str], heading: str, told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, {**HEAD, **head}, GRID, heading)
+    with pytest.raises(ConfigError) as error:
+        read_experiment(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert told in str(error.value)

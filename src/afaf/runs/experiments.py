@@ -8,9 +8,10 @@ streams = [...]         methods = [...]          seeds = 5
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,49 @@ from afaf.runs.runner import method_class, set_up, settings_table
 from afaf.runs.store import Key, Line, key_of
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Outline
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a key of an experiment's file holds: in words, and as a check."""
+
+    must_be: str
+    fits: Callable[[Any], bool]
+    needed: bool = True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(entry, dict) for entry in value)
+
+
+def _are_variants(value: Any) -> bool:
+    return isinstance(value, dict) and _are_tables(list(value.values()))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1  # true is no number
+
+
+EXPERIMENT = {
+    "title": Entry("text", _is_text),
+    "feeds": Entry('text, such as "Table 3"', _is_text),
+    "keep": Entry('a list of names, such as ["ledger"]', _are_names, needed=False),
+    "grid": Entry("one table or more, each headed [[grid]]", _are_tables),
+}
+GRID = {
+    "streams": Entry("a list of one name or more", lambda value: _are_names(value) and value != []),
+    "methods": Entry("a list of one name or more", lambda value: _are_names(value) and value != []),
+    "seeds": Entry("a whole number from 1", _is_count),
+    "variants": Entry("one table of settings or more, such as plain = {}", _are_variants, needed=False),
+}
 
 
 @dataclass(frozen=True)
@@ -89,14 +133,17 @@ def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    _check_keys(table, {"title", "feeds", "keep", "grid"}, {"title", "feeds", "grid"}, str(path))
+    _check_table(table, EXPERIMENT, str(path))
     keep = tuple(table.get("keep", ()))
-    check_keep(keep)
+    with _wrong_in(str(path)):
+        check_keep(keep)
     runs: dict[Key, Planned] = {}
-    for grid in table["grid"]:
-        _check_keys(grid, {"streams", "methods", "variants", "seeds"}, {"streams", "methods", "seeds"}, f"{path}, grid")
-        for run in _runs_of(path.stem, grid, keep, seeds):
-            runs.setdefault(run.key, run)
+    for number, grid in enumerate(table["grid"], 1):
+        where = f"{path}, grid {number}"
+        _check_table(grid, GRID, where)
+        with _wrong_in(where):
+            for run in _runs_of(path.stem, grid, keep, seeds):
+                runs.setdefault(run.key, run)
     return Experiment(path.stem, table["title"], table["feeds"], tuple(runs.values()))
 
 
@@ -131,10 +178,22 @@ def _resolved(outline: Outline, method: str, settings: Mapping[str, Any]) -> Tab
     return build_config(kind.Options, *preset_tables(outline, kind), *settings_table(None, settings)).to_dict()
 
 
-def _check_keys(table: Mapping[str, Any], valid: set[str], needed: set[str], where: str) -> None:
-    for name in table:
-        if name not in valid:
-            raise ConfigError(f"{where}: {unknown('key', name, valid)}")
-    lacking = needed - set(table)
+def _check_table(table: Mapping[str, Any], entries: Mapping[str, Entry], where: str) -> None:
+    """Every key is known and holds what it must, and none is lacking."""
+    for name, value in table.items():
+        if name not in entries:
+            raise ConfigError(f"{where}: {unknown('key', name, entries)}")
+        if not entries[name].fits(value):
+            raise ConfigError(f"{where}: {name} must be {entries[name].must_be}, not {value!r}")
+    lacking = [name for name, entry in entries.items() if entry.needed and name not in table]
     if lacking:
         raise ConfigError(f"{where} lacks {', '.join(sorted(lacking))}")
+
+
+@contextlib.contextmanager
+def _wrong_in(where: str) -> Iterator[None]:
+    """What is wrong in the block is wrong in that place of a file, and the error says so."""
+    try:
+        yield
+    except AfafError as error:
+        raise ConfigError(f"{where}: {error}") from None
