@@ -192,7 +192,10 @@ def test_runs_that_cannot_be_shown_say_why(seeds: Path, tmp_path: Path) -> None:
     for name in ("results.json", "config.json", "log.jsonl"):
         whole = (run / name).read_bytes()
         (run / name).write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(RunError, match="afaf doctor"):
+        with pytest.raises(RunError, match=rf"{name} is damaged.*afaf doctor"):
+            write_report(run)
+        (run / name).write_text("[]\n")
+        with pytest.raises(RunError, match=rf"{name} is damaged.*afaf doctor"):
             write_report(run)
         (run / name).write_bytes(whole)
     (run / "results.json").unlink()

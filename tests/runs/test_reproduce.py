@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,14 @@ from typer.testing import CliRunner
 import afaf
 from afaf.cli.main import app
 from afaf.errors import ConfigError
+from afaf.errors import ConfigError, DataError
 from afaf.runs.executor import Job, LocalExecutor
 from afaf.runs.experiments import Experiment, Planned, read_experiment
 from afaf.runs.keep import KEEPERS
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.store import Line, Store
 from forks import Forks
+from afaf.runs.store import Line, Store, UnfinishedLine
 
 QUICK = {"learn.epochs": 1, "run.images": 10}
 
@@ -211,3 +214,63 @@ def test_what_is_wrong_above_the_grids_is_told_with_its_file(head: dict[str, str
         read_experiment(path)
     assert str(error.value).startswith(f"{path}: ")
     assert told in str(error.value)
+
+
+RESULT = {"stream": "mix", "method": "afaf", "settings": {}, "seed": 0, "acc": 50.0, "R": [[50.0], [None, 1]], "kept": {}, "costs": None}
+
+
+def results_with(folder: Path, second: bytes) -> Store:
+    """Results of three lines, the second of which is this."""
+    whole = json.dumps(RESULT).encode()
+    (folder / "own.jsonl").write_bytes(b"\n".join([whole, second, whole]) + b"\n")
+    return Store(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "must_be"),
+    [
+        ("seed", "0", "a whole number"),
+        ("seed", True, "a whole number"),
+        ("stream", 3, "text"),
+        ("settings", [1], "a table"),
+        ("kept", None, "a table"),
+        ("acc", "x", "a number or null"),
+        ("acc", float("nan"), "a number or null"),
+        ("seconds", None, "a number"),
+        ("R", None, "a list of lists of numbers or null"),
+        ("R", [1.0], "a list of lists of numbers or null"),
+        ("R_task_il", [["x"]], "a list of lists of numbers or null"),
+    ],
+)
+def test_a_line_with_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any, must_be: str, tmp_path: Path) -> None:
+    store = results_with(tmp_path, json.dumps({**RESULT, name: value}).encode())
+    with pytest.raises(DataError) as error:
+        store.read()
+    told = f"{tmp_path / 'own.jsonl'}, line 2, is no result of a run: {name} must be {must_be}, not {json.dumps(value)}; mend the line"
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b'{"stream": "\xff"}', "it is not text"),
+        (b"[1]", "it holds no table"),
+        (b"[" * 100_000, "it is not JSON that can be read"),
+        (b"9" * 5000, "it is not JSON that can be read"),
+        (b'{"seed": 0}', "it lacks method, settings, stream"),
+    ],
+)
+def test_a_damaged_line_is_an_error_with_file_and_number(text: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"own.jsonl, line 2, is no result of a run: {told}"):
+        results_with(tmp_path, text).read()
+
+
+def test_a_half_written_line_is_passed_over(tmp_path: Path) -> None:
+    with pytest.warns(UnfinishedLine, match="line 2, is unfinished"):
+        assert list(results_with(tmp_path, b'{"stream": "mi').read().values()) == [RESULT]
+
+
+def test_results_that_cannot_be_read_are_an_error_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*x.jsonl: .*mend or move it"):
+        Store(tmp_path).read()

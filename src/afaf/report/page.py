@@ -84,7 +84,7 @@ def readable_runs(source: Path) -> Iterator[None]:
     """Files of a run that make no sense are the run's fault, and said so."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise RunError(
             f"{source} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor looks a run over"
         ) from None

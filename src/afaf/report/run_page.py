@@ -20,7 +20,7 @@ from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_laye
 from afaf.report.measured import Spread, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
 from afaf.report.tensorboard import flat
-from afaf.runs.folder import read_epochs
+from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.results import Results
 from afaf.runs.resume import FREE as FREE_SETTINGS
 from afaf.runs.runner import costs
@@ -41,8 +41,8 @@ class Runs:
 
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
-        self.results = [Results.from_dict(json.loads((path / "results.json").read_text(encoding="utf-8"))) for path in folders]
-        about = [json.loads((path / "config.json").read_text(encoding="utf-8")) for path in folders]
+        self.results = [Results.from_dict(read_json(path / "results.json")) for path in folders]
+        about = [read_json(path / "config.json") for path in folders]
         check_seeds_of_one({path.name: told for path, told in zip(folders, about, strict=True)})
         self.first = self.results[0]
         self.config: dict[str, Any] = about[0]["config"]

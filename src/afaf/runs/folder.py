@@ -115,9 +115,14 @@ class RunFolder:
 def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
     """The epochs of a log by (task, phase, epoch); a later line of the same epoch takes the place of an earlier one."""
     epochs = {}
-    for line in read_log(path) if path.exists() else ():
-        if line.get("event") == "epoch":
-            epochs[line["task"], line["phase"], line["epoch"]] = line
+    try:
+        for line in read_log(path) if path.exists() else ():
+            if line.get("event") == "epoch":
+                epochs[line["task"], line["phase"], line["epoch"]] = line
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise RunError(
+            f"{path} is damaged: a line of it is no record of a run ({error}); `afaf doctor {path.parent}` looks it over"
+        ) from None
     return epochs
 
 
@@ -144,7 +149,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON; `afaf doctor {path.parent}` says what can be recovered") from None
     if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it holds no table")
+        raise RunError(f"{path} is damaged: it holds no table; `afaf doctor {path.parent}` says what can be recovered")
     if isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
     return data

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,90 @@ class Store:
 
 
 def read_lines(path: Path) -> Iterable[Line]:
-    """The lines of a file; one that a killed process left unfinished is passed over with a warning."""
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error."""
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; {path.parent} must hold results that can be read: mend or move it"
+        ) from None
+    for number, text in enumerate(texts, 1):
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
+            line = json.loads(text.decode("utf-8"))
+            wrong = _what_is_wrong(line)
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
-        missing = {"stream", "method", "settings", "seed"} - set(line) if isinstance(line, dict) else {"everything"}
-        if missing:
-            raise DataError(f"{path}, line {number}, is no result of a run: it lacks {', '.join(sorted(missing))}")
+        except UnicodeDecodeError:
+            wrong = "it is not text (UTF-8)"
+        except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+            wrong = f"it is not JSON that can be read ({error})"
+        if wrong:
+            raise DataError(f"{path}, line {number}, is no result of a run: {wrong}; mend the line, or remove it and do its run again")
         yield line
+
+
+def _what_is_wrong(line: Any) -> str:
+    """Why a line is no result of a run; nothing where it is one."""
+    if not isinstance(line, dict):
+        return "it holds no table"
+    missing = {"stream", "method", "settings", "seed"} - set(line)
+    if missing:
+        return f"it lacks {', '.join(sorted(missing))}"
+    for must_be, (fits, names) in FIELDS.items():
+        for name in names:
+            if name in line and not fits(line[name]):
+                return f"{name} must be {must_be}, not {_shortened(line[name])}"
+    return ""
+
+
+def _shortened(value: Any, most: int = 60) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0  # true is no number
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_measured(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+def _are_measured(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_measured, value))
+
+
+def _are_rows(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_are_measured, value))
+
+
+METRICS = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy", "forward_transfer")
+FIELDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "text": (
+        _is_text,
+        ("stream", "method", "failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python"),
+    ),
+    "a table": (_is_table, ("settings", "kept")),
+    "a table or null": (lambda value: value is None or _is_table(value), ("costs",)),
+    "a whole number": (_is_whole, ("seed", "params", "dense_params", "jobs_at_once", "shared_tasks")),
+    "a number": (_is_number, ("seconds",)),
+    "a number or null": (_is_measured, METRICS),
+    "a list of numbers or null": (_are_measured, ("task_id",)),
+    "a list of lists of numbers or null": (_are_rows, ("R", "R_task_il", "R_task_il_unmasked", "confusion")),
+    "a list of texts": (lambda value: isinstance(value, list) and all(map(_is_text, value)), ("warnings",)),
+}
