@@ -24,6 +24,7 @@ from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.store import Line, Store
 from forks import Forks
 from afaf.runs.store import Line, Store, UnfinishedLine
+from afaf.runs.store import Line, Store, UnfinishedLine, canonical
 
 QUICK = {"learn.epochs": 1, "run.images": 10}
 
@@ -274,3 +275,36 @@ def test_results_that_cannot_be_read_are_an_error_with_the_file(tmp_path: Path) 
     (tmp_path / "x.jsonl").mkdir()
     with pytest.raises(DataError, match=r"cannot read .*x.jsonl: .*mend or move it"):
         Store(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kept"),
+    [
+        ("learn.epochs = 2", '"learn.epochs" = 2', {"learn.epochs": 2}),
+        ("learn = { epochs = 2, lr = 1 }", '"learn.lr" = 1.0, "learn.epochs" = 2', {"learn.epochs": 2, "learn.lr": 1}),
+        ('"run.checkpoint" = "none"', 'run = { checkpoint = "none" }', {"run.checkpoint": None}),
+        ("sparse.density.W_1 = 17", '"sparse.density" = { W_1 = 17.0 }', {"sparse.density.W_1": 17}),
+        ("sparse.density.W_1.1-2 = 17", '"sparse.density.W_1" = { "1-2" = 17.0 }', {"sparse.density.W_1": {"1-2": 17}}),
+        ('"sparse.density" = 17', "sparse = { density = 17.0 }", {"sparse.density": 17}),
+    ],
+)
+def test_the_same_settings_written_differently_are_one_run(one: str, other: str, kept: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, "variants": f"{{ one = {{ {one} }}, other = {{ {other} }} }}"})
+    runs = [run for run in read_experiment(path).runs if run.settings]
+    assert [json.dumps(run.settings) for run in runs] == [json.dumps(kept)]
+    assert read_experiment(path).with_settings(kept).runs[-1].settings == kept
+
+
+def test_a_setting_that_comes_later_stands_however_it_is_written() -> None:
+    assert canonical({"sparse.density.W_1": {"1-2": 17, "3": 9}, "sparse.density.W_1.1-2": 20}) == {
+        "sparse.density.W_1": {"1-2": 20, "3": 9}
+    }
+    assert canonical({"learn.lr": 0.5, "learn": {"lr": 0.1}}) == {"learn.lr": 0.1}
+    assert canonical({"method.strengths": {"a.b": 1.0}}) == {"method.strengths": {"a.b": 1}}
+
+
+def test_results_kept_with_settings_written_otherwise_are_found(tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, "variants": '{ one = { "learn.lr" = 1, "learn.epochs" = 2 } }'})
+    line = {"stream": "split-digits", "method": "afaf", "settings": {"learn": {"epochs": 2}, "learn.lr": 1.0}, "seed": 0}
+    Store(tmp_path).append("own", line)
+    assert [run.settings for run in read_experiment(path).missing(Store(tmp_path).read())] == [{}]

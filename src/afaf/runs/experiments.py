@@ -22,7 +22,7 @@ from afaf.runs.config import Table, build_config
 from afaf.runs.keep import check_keep
 from afaf.runs.presets import preset_tables
 from afaf.runs.runner import method_class, set_up, settings_table
-from afaf.runs.store import Key, Line, key_of
+from afaf.runs.store import Key, Line, canonical, key_of
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Outline
 
@@ -158,7 +158,7 @@ def _runs_of(name: str, grid: Table, keep: tuple[str, ...], seeds: int | None) -
 
 
 def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of these settings those that differ from the preset, sorted; settings that no run could have are refused.
+    """Of these settings those that differ from the preset, in the one way they are kept; settings that no run could have are refused.
 
     A sub-network that does not fit is not refused: that is an outcome.
     """
@@ -169,8 +169,21 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
         pass
     except AfafError as error:
         raise ConfigError(f"{stream}, {method}: {error}") from None
-    kept = {name: value for name, value in settings.items() if _resolved(outline, method, {name: value}) != _resolved(outline, method, {})}
-    return dict(sorted(kept.items()))
+    preset = _resolved(outline, method, {})
+    kept: dict[str, Any] = {}
+    for name, value in canonical(settings).items():
+        resolved = _resolved(outline, method, {name: value})
+        if resolved != preset:
+            kept[name] = _as_resolved(name, value, resolved)
+    return canonical(kept)
+
+
+def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
+    """The value that the configuration has for a setting; a table, or what stands for one, as it is, since it is merged with the preset."""
+    found: Any = resolved
+    for part in name.split("."):
+        found = found[part]
+    return value if isinstance(found, Mapping) else found
 
 
 def _resolved(outline: Outline, method: str, settings: Mapping[str, Any]) -> Table:

@@ -7,20 +7,52 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from afaf.errors import DataError
 from afaf.files import append_line, make_folders, sync, writing
+from afaf.runs.config import merge
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
+DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table such as sparse.density
+EXACT = 2.0**53  # below it a float is the whole number it looks like
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
     """What tells one run from another: stream, method, the settings that differ from the preset, seed."""
     return stream, method, json.dumps(settings, sort_keys=True), seed
+
+
+def canonical(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in the one way they are kept, sorted: tables as `section.key` or `section.key.entry`, and 1.0 as 1."""
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        for key, one in _spread(name.split("."), value):
+            kept = merge(kept, {key: one})
+    return {name: _plain(kept[name]) for name in sorted(kept)}
+
+
+def _spread(parts: list[str], value: Any) -> Iterator[tuple[str, Any]]:
+    """The settings that a table stands for, by names of at most three parts; what lies deeper stays a table."""
+    if isinstance(value, Mapping) and value and len(parts) < DEPTH and not any("." in name for name in value):
+        for name, one in value.items():
+            yield from _spread([*parts, name], one)
+        return
+    for part in reversed(parts[DEPTH:]):
+        value = {part: value}
+    yield ".".join(parts[:DEPTH]), value
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, with whole numbers written alike."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
 
 
 class UnfinishedLine(UserWarning):
@@ -79,7 +111,7 @@ def read_lines(path: Path) -> Iterable[Line]:
             wrong = f"it is not JSON that can be read ({error})"
         if wrong:
             raise DataError(f"{path}, line {number}, is no result of a run: {wrong}; mend the line, or remove it and do its run again")
-        yield line
+        yield {**line, "settings": canonical(line["settings"])}
 
 
 def _what_is_wrong(line: Any) -> str:
