@@ -17,6 +17,7 @@ import afaf
 from afaf.cli.main import app
 from afaf.errors import ConfigError
 from afaf.errors import ConfigError, DataError
+from afaf.errors import ConfigError, DataError, WriteError
 from afaf.runs.executor import Job, LocalExecutor
 from afaf.runs.experiments import Experiment, Planned, read_experiment
 from afaf.runs.keep import KEEPERS
@@ -308,3 +309,15 @@ def test_results_kept_with_settings_written_otherwise_are_found(tmp_path: Path) 
     line = {"stream": "split-digits", "method": "afaf", "settings": {"learn": {"epochs": 2}, "learn.lr": 1.0}, "seed": 0}
     Store(tmp_path).append("own", line)
     assert [run.settings for run in read_experiment(path).missing(Store(tmp_path).read())] == [{}]
+
+
+def test_results_that_cannot_be_added_to_are_told_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: bool(os.stat(path).st_mode & 0o200))  # a superuser may write anywhere
+    for name in ("own", "other"):
+        Store(tmp_path).append(name, RESULT)
+    Store(tmp_path).prepare()
+    (tmp_path / "own.jsonl").chmod(0o444)
+    for names in (None, ["own"]):
+        with pytest.raises(WriteError, match=r"cannot write .*own.jsonl: no permission.*--results"):
+            Store(tmp_path).prepare(names)
+    Store(tmp_path).prepare(["other", "new"])

@@ -71,13 +71,15 @@ class Store:
         found.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file keep their order where no time is told
         return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in found}
 
-    def prepare(self) -> None:
-        """Make the folder, before anything is computed that could not be kept."""
+    def prepare(self, names: Iterable[str] | None = None) -> None:
+        """Make the folder and see that it, and the files of these names (else all), can be written: before anything is computed."""
         advice = "choose another folder with --results"
         make_folders(self.folder, advice)
-        with writing(self.folder, advice):
-            if not os.access(self.folder, os.W_OK):
-                raise PermissionError(errno.EACCES, "no permission")
+        files = self.folder.glob("*.jsonl") if names is None else (self.folder / f"{name}.jsonl" for name in names)
+        for path in (self.folder, *sorted(file for file in files if file.exists())):
+            with writing(path, advice):
+                if not os.access(path, os.W_OK):
+                    raise PermissionError(errno.EACCES, "no permission")
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Add one line to NAME.jsonl, and wait until it is on the disk."""
