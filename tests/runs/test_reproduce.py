@@ -15,17 +15,13 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
-from afaf.errors import ConfigError
-from afaf.errors import ConfigError, DataError
 from afaf.errors import ConfigError, DataError, WriteError
 from afaf.runs.executor import Job, LocalExecutor
 from afaf.runs.experiments import Experiment, Planned, read_experiment
 from afaf.runs.keep import KEEPERS
 from afaf.runs.reproduce import Progress, Reproduction
-from afaf.runs.store import Line, Store
-from forks import Forks
-from afaf.runs.store import Line, Store, UnfinishedLine
 from afaf.runs.store import Line, Store, UnfinishedLine, canonical
+from forks import Forks
 
 QUICK = {"learn.epochs": 1, "run.images": 10}
 

@@ -54,7 +54,7 @@ def reproduce_experiments(
     chosen = asked_for(experiments, names, seeds, settings)
     with stopping() as stop, GridDisplay(display_console) as display:
         executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
-        Store(results).prepare()
+        Store(results).prepare([experiment.name for experiment in chosen])
         reproduction = Reproduction(chosen, Store(results), executor, display, again=again)
         display.reproduction = reproduction
         try:
