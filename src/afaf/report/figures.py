@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from afaf.model.file import Model
 from afaf.network.ledger import Ledger
 from afaf.report.ledger_facts import NOBODY, first_users
+from afaf.report.lettering import as_written
 from afaf.runs.results import Results, Row
 
 # Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
@@ -42,14 +43,17 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         axes = figure.add_subplot(grid[0, l - 1])
         axes.imshow(_owner_image(owner[orders[l + 1]][:, orders[l]], tasks), aspect="auto", interpolation="nearest")
         owned = 100 * float((ledger.owner(l) > 0).float().mean())
-        axes.set_title(f"$W_{{{l}}}$: {spec.layer(l).name} → {spec.layer(l + 1).name}\n{owned:.1f} % owned", fontsize=8)
+        between = as_written(f"{spec.layer(l).name} → {spec.layer(l + 1).name}")
+        axes.set_title(f"$W_{{{l}}}$: {between}\n{owned:.1f} % owned", fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_xlabel(_neurons(spec.layer(l).size), fontsize=7)
         axes.set_ylabel(_neurons(spec.layer(l + 1).size), fontsize=7)
     _count_neurons(figure.add_subplot(grid[1, :]), ledger, [layer.name for layer in spec.layers[1:-1]], tasks)
     handles = [
-        Patch(color=task_colour(t), label=f"task {t}: {', '.join(model.class_names[t - 1])}") for t in tasks if t <= len(model.class_names)
+        Patch(color=task_colour(t), label=as_written(f"task {t}: {', '.join(model.class_names[t - 1])}"))
+        for t in tasks
+        if t <= len(model.class_names)
     ]
     if len(tasks) == 1 and len(model.class_names) > 1:
         handles = [Patch(color=task_colour(tasks[0]), label="all tasks together")]
@@ -58,7 +62,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         Patch(facecolor=UNOWNED, edgecolor="#888888", label="unused"),
     ]
     figure.legend(handles=handles, loc="lower center", ncols=min(4, len(handles)), fontsize=7, frameon=False)
-    figure.suptitle(f"Who owns what after the last task: {model.stream}, {model.method}", fontsize=11)
+    figure.suptitle(as_written(f"Who owns what after the last task: {model.stream}, {model.method}"), fontsize=11)
     _save(figure, path)
 
 
@@ -79,7 +83,7 @@ def save_r_matrix(results: Results, path: Path) -> None:
         axes.set_xlabel("accuracy on task (%)")
         axes.set_ylabel("after learning task")
         axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
-    figure.suptitle(f"{results.stream}, {results.method}, seed {results.seed}", fontsize=11)
+    figure.suptitle(as_written(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
     figure.tight_layout()
     _save(figure, path)
 
@@ -138,7 +142,7 @@ def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int
             left += 100 * share
         axes.barh(row, 100 - left, left=left, color=UNOWNED, edgecolor="#888888", linewidth=0.5, height=0.72)
         axes.text(101, row, f"{int((fixed > 0).sum())} of {len(fixed)} fixed", va="center", fontsize=7)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(names)), [as_written(name) for name in names], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xticks(range(0, 101, 20), [f"{p} %" for p in range(0, 101, 20)], fontsize=7)

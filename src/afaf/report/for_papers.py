@@ -9,10 +9,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
+from afaf.errors import RunError
 from afaf.files import make_folders
 from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
+from afaf.report.lettering import as_written, missing_letters_told_once
 from afaf.report.measured import Measured, mean_matrix
 from afaf.report.page import runs_in
 from afaf.report.run_page import Runs
@@ -21,16 +24,29 @@ from afaf.runs.folder import write_whole
 from afaf.runs.store import Store
 
 SUFFIXES = (".svg", ".pdf")
+OTHER_PLACE = "choose another place with --figures"
 
 
 def write_figures(source: Path, folder: Path) -> list[Path]:
     """Every figure there are data for."""
-    make_folders(folder, "choose another place with --figures")
     found = runs_in(source)
-    if not found:
-        figures = Figures(Measured(Store(source).read().values()))
-        return [path for suffix in SUFFIXES for path in figures.draw_all(folder, suffix).values()]
-    runs = Runs(found)
+    return figures_of_runs(Runs(found), folder) if found else figures_of_results(source, folder)
+
+
+def figures_of_results(source: Path, folder: Path) -> list[Path]:
+    """The paper's, which need runs of its studies."""
+    figures = Figures(Measured(Store(source).read().values()))
+    if not figures.any():
+        raise RunError(
+            f"no figures were written: {source} holds no runs of a figure of the paper; afaf report RUN --figures draws those of a run"
+        )
+    make_folders(folder, OTHER_PLACE)
+    return [path for suffix in SUFFIXES for path in figures.draw_all(folder, suffix).values()]
+
+
+def figures_of_runs(runs: Runs, folder: Path) -> list[Path]:
+    """Those of a run, or of several that differ in their seed."""
+    make_folders(folder, OTHER_PLACE)
     drawings: dict[str, Callable[[Path], None]] = {
         "r-matrix": lambda path: save_r_matrix(runs.first, path),
         "ledger": lambda path: save_ledger_picture(runs.model, path),
@@ -39,7 +55,7 @@ def write_figures(source: Path, folder: Path) -> list[Path]:
         "curves": lambda path: curves(runs).savefig(path),
     }
     written = []
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), missing_letters_told_once():
         for name, draw in drawings.items():
             for suffix in SUFFIXES:
                 write_whole(folder / f"{name}{suffix}", draw)
@@ -58,6 +74,7 @@ def over_time(runs: Runs) -> Figure:
                 axes.plot(*zip(*known, strict=True), marker="o", markersize=3.5, color=task_colour(i + 1), label=f"task {i + 1}")
         axes.set_title(title)
         axes.set_xlabel("after task")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     made.axes[0].set_ylabel("accuracy (%)")
     made.axes[1].legend(frameon=False, fontsize=7)
     return made
@@ -66,7 +83,7 @@ def over_time(runs: Runs) -> Figure:
 def confusion(runs: Runs) -> Figure:
     """Shares of answers by true class, all seeds together; tasks outlined."""
     counts = np.sum([run.confusion for run in runs.results], axis=0)
-    names = [name for task in runs.first.class_names for name in task]
+    names = [as_written(name) for task in runs.first.class_names for name in task]
     made = figure_of(2 + 0.3 * min(len(names), 24), 1.6 + 0.28 * min(len(names), 24))
     axes = made.subplots()
     image = axes.imshow(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), vmin=0, vmax=100, cmap="magma")
@@ -87,8 +104,10 @@ def curves(runs: Runs) -> Figure:
         for task in sorted({key[0] for log in runs.logs for key in log}):
             keys = sorted({key for log in runs.logs for key in log if key[0] == task})
             means = [float(np.mean([log[key][name] for log in runs.logs if key in log])) for key in keys]
-            axes.plot(range(1, len(keys) + 1), means, color=task_colour(task), label=f"task {task}")
+            alone = "o" if len(keys) == 1 else None  # a line of one point is none
+            axes.plot(range(1, len(keys) + 1), means, marker=alone, color=task_colour(task), label=f"task {task}")
         axes.set_title(name if name == "loss" else "accuracy on training images (%)")
         axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     made.axes[0].legend(frameon=False, fontsize=7)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +14,8 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from afaf.errors import RunError
 from afaf.files import make_folders
 from afaf.runs.folder import read_json, read_log, resume_command, write_whole
+
+MAY_BREAK = re.compile(r"(?<=[./_:-])(?=[^\W\d])|(?<=\w{16})(?=\w)")  # after punctuation; in a word, where no phone has room for it
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,17 @@ def charts(*boxes: str) -> str:
 
 
 def number_card(value: str, name: str, explained: str) -> str:
-    return f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(explained)}</small></div>'
+    return f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(unbroken(explained))}</small></div>'
+
+
+def unbroken(text: str) -> str:
+    """A spread stays on the line of its ±."""
+    return text.replace("± ", "±\u00a0")
+
+
+def breakable(text: str) -> str:
+    """HTML of a name, which a narrow column breaks between its parts."""
+    return "<wbr>".join(escape(part) for part in MAY_BREAK.split(text))
 
 
 def stack(*boxes: str) -> str:
@@ -61,7 +74,8 @@ def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 
 
     def cell(tag: str, place: int, text: str) -> str:
         aligned = ' class="words"' if place in words else ""
-        return f"<{tag}{aligned}>{escape(text)}</{tag}>"
+        shown = breakable(text) if place == 0 else escape(unbroken(text))
+        return f"<{tag}{aligned}>{shown}</{tag}>"
 
     head = "".join(cell("th", i, name) for i, name in enumerate(headings))
     body = ""

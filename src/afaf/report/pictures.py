@@ -7,6 +7,7 @@ from pathlib import Path
 
 from afaf.model.file import Model
 from afaf.report.figures import save_ledger_picture, save_r_matrix
+from afaf.report.lettering import missing_letters_told_once
 from afaf.runs.folder import write_whole
 from afaf.runs.results import Results
 
@@ -17,5 +18,6 @@ def draw_run(folder: Path) -> None:
         return
     model = Model.load(folder / "model.safetensors")
     results = Results.from_dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
-    write_whole(folder / "ledger.png", lambda path: save_ledger_picture(model, path))
-    write_whole(folder / "r-matrix.png", lambda path: save_r_matrix(results, path))
+    with missing_letters_told_once():
+        write_whole(folder / "ledger.png", lambda path: save_ledger_picture(model, path))
+        write_whole(folder / "r-matrix.png", lambda path: save_r_matrix(results, path))

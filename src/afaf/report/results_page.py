@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from afaf.report import svg
-from afaf.report.claims import CLAIMS
+from afaf.report.claims import CLAIMS, PAIRS
 from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
 from afaf.report.paper import paper
@@ -32,6 +32,7 @@ def results_page(folder: Path) -> Page:
         here = [shape for shape in plain if shape.stream == stream]
         sections.append(Section(f"stream-{stream}", title_of(stream), stream_section(measured, stream, here)))
     varied = [shape for shape in shapes if shape.settings]
+    of_paper = any(shape.stream in (*paper()["streams"], PAIRS) for shape in shapes)
     sections += [
         Section(
             "r-matrix", "Accuracy after each task", matrices(measured, plain), "Means over seeds; rows after a task, columns on a task."
@@ -41,13 +42,21 @@ def results_page(folder: Path) -> Page:
         ),
         Section("variants", "Variants and studies", variants(measured, varied), "Settings that differ from the preset."),
         Section("costs", "Costs against dense", costs(measured, plain, streams), "The dense network and its training are 1."),
-        Section("claims", "The paper's claims", claims(measured), "On paired seeds; REPRODUCTION.md has every comparison."),
+        Section(
+            "claims", "The paper's claims", claims(measured) if of_paper else "", "On paired seeds; REPRODUCTION.md has every comparison."
+        ),
         Section("seeds", "All seeds", all_seeds(measured, shapes) + without_numbers(measured)),
     ]
     commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
     devices = sorted({line.get("device", "unknown") for line in measured.lines})
-    subtitle = f"{len(done)} runs of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
+    subtitle = f"{counted(measured, done)} of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
     return Page("Results", subtitle, tuple(sections), f"Made by afaf report from {folder.name}/ alone. Commits: {', '.join(commits)}.")
+
+
+def counted(measured: Measured, done: Sequence[Line]) -> str:
+    """How many runs have numbers, and of how many where not all do."""
+    all_of_them = len(measured.lines)
+    return f"{len(done)} runs" if len(done) == all_of_them else f"{len(done)} of {all_of_them} runs have numbers,"
 
 
 def title_of(stream: str) -> str:
@@ -90,19 +99,21 @@ def headline(measured: Measured, done: Sequence[Line], shapes: Sequence[Shape]) 
             spread = "" if found.std is None else f"± {found.std:.1f}, "
             beside = f"; paper {printed[0]:.2f} ± {printed[1]:.2f}" if printed else ""
             cards.append(number_card(f"{found.mean:.1f}", f"AFAF on {title_of(stream)}", f"{spread}{found.n} seeds{beside}"))
-    seconds = sum(line.get("seconds", 0) for line in done)
-    cards.append(number_card(str(len(done)), "runs", f"of {len(shapes)} kinds, {seconds / 3600:.1f} hours"))
+    seconds = sum(line.get("seconds", 0) for line in measured.lines)
+    beside = "" if len(done) == len(measured.lines) else f"of {len(measured.lines)}, the others have no numbers; "
+    cards.append(number_card(str(len(done)), "runs", f"{beside}{len(shapes)} kinds, {seconds / 3600:.1f} hours"))
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
     rows, marks, series = [], [], []
+    in_paper = any(_paper_acc(stream, shape.method) for shape in shapes)
     for shape in shapes:
         name, colour = method_title(shape.method), colour_of(shape.method)
         found = {metric: measured.spread(shape, metric) for metric in ("acc", "bwt", "acc_task_il")}
         printed = _paper_acc(stream, shape.method)
-        beside = "–" if printed is None else f"{printed[0]:.2f} ± {printed[1]:.2f}"
-        rows.append([name, *("–" if s is None else str(s) for s in found.values()), beside, measured.count(shape)])
+        beside = ["–" if printed is None else f"{printed[0]:.2f} ± {printed[1]:.2f}"] if in_paper else []
+        rows.append([name, *("–" if s is None else str(s) for s in found.values()), *beside, measured.count(shape)])
         seeds = measured.values(shape, "acc")
         dots = [(value, colour, f"{name}, seed {seed}\nACC {value:.2f} %") for seed, value in seeds.items()]
         if printed is not None:
@@ -116,10 +127,11 @@ def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> 
 
     ticks = known[0].x if known else None
     drawn = svg.lines(known, "ACC over time", says, x_title="after task", y_title="mean accuracy (%)", y_range=(0, 100), x_ticks=ticks)
+    headings = ["method", "ACC", "BWT", "task-IL", *(["paper ACC"] if in_paper else []), "n"]
     return charts(
-        chart("", html_table(["method", "ACC", "BWT", "task-IL", "paper ACC", "n"], rows)),
+        chart("", html_table(headings, rows)),
         stack(
-            chart("ACC of every seed; grey: the paper", svg.dots(marks, f"ACC on {stream}", left=104)),
+            chart("ACC of every seed" + ("; grey: the paper" if in_paper else ""), svg.dots(marks, f"ACC on {stream}", left=104)),
             chart("mean accuracy on the tasks so far", drawn, below=svg.legend([(one.name, one.colour) for one in known])),
         ),
     )
@@ -169,11 +181,11 @@ def confusions(measured: Measured, streams: Sequence[str]) -> str:
 
 
 def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
-    """A table for each stream, its AFAF with the preset first."""
+    """A table for each stream, each method with its preset above its variants."""
     boxes = []
     for stream in dict.fromkeys(shape.stream for shape in shapes):
         rows = []
-        for shape in [Shape(stream, "afaf"), *(shape for shape in shapes if shape.stream == stream)]:
+        for shape in with_presets([shape for shape in shapes if shape.stream == stream]):
             found = [measured.spread(shape, metric) for metric in ("acc", "bwt", "la", "acc_task_il")]
             if found[0] is None:
                 continue
@@ -184,9 +196,15 @@ def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
     return charts(*boxes)
 
 
+def with_presets(shapes: Sequence[Shape]) -> list[Shape]:
+    """Variants on one stream by method, after what they are to be compared with."""
+    methods = dict.fromkeys(shape.method for shape in shapes)
+    return [one for method in methods for one in (Shape(shapes[0].stream, method), *(shape for shape in shapes if shape.method == method))]
+
+
 def _changed(shape: Shape) -> str:
-    """What differs from the preset, without the sections' names."""
-    differing = ", ".join(f"{name.rpartition('.')[2]} = {json.dumps(value)}" for name, value in shape.settings.items())
+    """What differs from the preset, each setting with the section it is in."""
+    differing = ", ".join(f"{'.'.join(name.split('.')[-2:])} = {json.dumps(value)}" for name, value in shape.settings.items())
     return f" ({differing})" if differing else ""
 
 

@@ -57,6 +57,10 @@ class Figures:
     def __init__(self, measured: Measured):
         self.measured = measured
 
+    def any(self) -> bool:
+        """Whether there is one: each draws nothing without its runs."""
+        return any(drawing.draw(self.measured) is not None for drawing in FIGURES.values())
+
     def draw_all(self, folder: Path, suffix: str = ".svg") -> dict[str, Path]:
         drawn = {}
         for name, drawing in FIGURES.items():

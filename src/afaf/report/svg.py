@@ -12,6 +12,7 @@ from html import escape
 from itertools import pairwise
 
 WIDTH = 360
+INKS = ((0.63, "on"), (0.93, "on middle"), (1.0, "on strong"))  # up to which share of the accent a number is read best in which ink
 Values = Sequence[Sequence[float | None]]
 
 
@@ -79,7 +80,7 @@ def heat_map(
             box = f'x="{x:.4g}" y="{y:.4g}" width="{side:.4g}" height="{height:.4g}"'
             parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(says(j, i, value))}"/>')
             if numbers and value >= numbers_from:
-                parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", "on strong" if share > 0.6 else "on"))
+                parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", number_ink(share)))
     bottom = top + len(values) * height
     for i, name in enumerate(columns):
         if name:
@@ -90,6 +91,11 @@ def heat_map(
     parts.append(text((left + WIDTH) / 2, bottom + 28, column_title, "small"))
     parts.append(text(2, 11, row_title, "small", "start"))
     return svg(bottom + 34, label, "".join(parts))
+
+
+def number_ink(share: float) -> str:
+    """The class of a number on so much of the accent: in light mode ink goes further than in dark mode, in the middle they differ."""
+    return next(ink for up_to, ink in INKS if share <= up_to)
 
 
 def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -143,11 +149,11 @@ def lines(
     for one in series:
         points = [(px(x), py(y), i) for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)) if y is not None]
         if one.spread is not None:
-            parts.append(_band(one, px, py))
+            parts.append(_band(one, px, py, (low, high)))
         if len(points) > 1:
             path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y, _ in points)
             parts.append(f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="1.8"/>')
-        radius = 3 if marks else 1.2
+        radius = 3 if marks or len(points) == 1 else 1.2  # a point without a line has to be seen by itself
         for x, y, i in points:
             parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{radius:g}" fill="{one.colour}"/>')
             parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="7" class="catch" data-v="{escape(says(one, i))}"/>')
@@ -156,11 +162,13 @@ def lines(
     return svg(height, label, "".join(parts))
 
 
-def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float]) -> str:
+def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float], y_range: tuple[float, float]) -> str:
+    """The spread around a line, as much of it as is within the axis."""
+    low, high = y_range
     assert one.spread is not None
     edges = [(x, y, s or 0.0) for x, y, s in zip(one.x, one.y, one.spread, strict=True) if y is not None]
-    above = [f"{px(x):.4g} {py(y + s):.4g}" for x, y, s in edges]
-    below = [f"{px(x):.4g} {py(y - s):.4g}" for x, y, s in reversed(edges)]
+    above = [f"{px(x):.4g} {py(min(y + s, high)):.4g}" for x, y, s in edges]
+    below = [f"{px(x):.4g} {py(max(y - s, low)):.4g}" for x, y, s in reversed(edges)]
     return f'<path d="M{"L".join(above + below)}Z" fill="{one.colour}" opacity="0.14"/>' if len(edges) > 1 else ""
 
 
