@@ -21,8 +21,11 @@ from afaf.errors import DivergedError, RunError
 from afaf.model.file import Model
 from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
+from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
-from afaf.report.page import write_report
+from afaf.report.page import breakable, html_table, write_report
+from afaf.report.results_page import results_page
+from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
 from afaf.runs.config import merge
 from afaf.runs.executor import LocalExecutor
@@ -221,6 +224,67 @@ def test_figures_for_a_paper(seeds: Path, results: Path, tmp_path: Path) -> None
         assert (tmp_path / "f" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_results_without_a_figure_of_the_paper_make_no_folder_and_say_so(results: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["report", str(results), "--out", str(tmp_path / "p.html"), "--figures", str(tmp_path / "f")])
+    assert told.exit_code == 2
+    assert "no figures were written" in " ".join(told.stderr.split())
+    assert not (tmp_path / "f").exists()
+
+
+def test_tasks_and_epochs_are_whole_on_an_axis_and_one_epoch_is_seen(tmp_path: Path) -> None:
+    afaf.run("digit-pairs", "finetune", device="cpu", out=tmp_path / "run", settings={"learn.epochs": 1, "run.images": 10})
+    runs = Runs([tmp_path / "run"])
+    for axes in (*over_time(runs).axes, *curves(runs).axes):
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+    assert {line.get_marker() for axes in curves(runs).axes for line in axes.get_lines()} == {"o"}
+
+
+def stored(place: Path, *kinds: tuple[str, str, dict[str, Any]], failed: int = 0) -> Path:
+    """Results of one seed for each (stream, method, settings), all with the same numbers, and some runs that stopped."""
+    numbers = {"R": [[90.0], [40.0, 80.0]], "acc": 60.0, "bwt": -50.0, "la": 85.0, "acc_task_il": 85.0, "seconds": 1.0}
+    lines = [
+        {"stream": stream, "method": method, "settings": settings, "seed": 0, "commit": "c", "device": "cpu", **numbers}
+        | {"R_task_il": [[90.0], [90.0, 80.0]]}
+        for stream, method, settings in kinds
+    ]
+    lines += [{**lines[0], "seed": seed + 1, "failed": "the loss is not finite"} for seed in range(failed)]
+    place.mkdir()
+    (place / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
+
+
+def test_the_paper_is_spoken_of_only_where_it_has_something_to_say(tmp_path: Path) -> None:
+    own = results_page(stored(tmp_path / "own", ("digit-pairs", "afaf", {}))).html()
+    assert 'id="claims"' not in own
+    assert "the paper" not in own
+    assert "paper ACC" not in own
+    papers = results_page(stored(tmp_path / "papers", ("mix", "afaf", {}))).html()
+    assert 'id="claims"' in papers
+    assert "grey: the paper" in papers
+    assert "paper ACC" in papers
+
+
+def test_variants_stand_below_the_preset_of_their_own_method_and_name_the_section_of_what_changed(tmp_path: Path) -> None:
+    kinds = [("digit-pairs", name, {}) for name in ("afaf", "ewc")]
+    kinds += [("digit-pairs", "ewc", {"method.strength": 0}), ("digit-pairs", "lwf", {"sparse.density.W_1": 0.5})]
+    (section,) = (one for one in results_page(stored(tmp_path / "r", *kinds)).sections if one.id == "variants")
+    names = [name.replace("<wbr>", "") for name in re.findall(r"<tr><td>(.*?)</td>", section.body)]
+    assert names == ["ewc (preset)", "ewc (method.strength = 0)", "lwf (density.W_1 = 0.5)"]
+
+
+def test_runs_without_numbers_are_counted_too(tmp_path: Path) -> None:
+    assert "1 of 3 runs have numbers" in results_page(stored(tmp_path / "r", ("digit-pairs", "afaf", {}), failed=2)).subtitle
+    assert results_page(stored(tmp_path / "whole", ("digit-pairs", "afaf", {}))).subtitle.startswith("1 runs")
+
+
+def test_a_narrow_table_breaks_between_words_and_before_a_spread() -> None:
+    assert "<td>48.16 ±\u00a01.18</td>" in html_table(["method", "ACC"], [["ewc", "48.16 ± 1.18"]])
+    assert breakable("isolated networks") == "isolated networks"
+    assert breakable("learn.batch_size = 0.5") == "learn.<wbr>batch_<wbr>size = 0.5"
+    assert breakable("<b>") == "&lt;b&gt;"
+    assert max(map(len, breakable("x" * 40).split("<wbr>"))) <= 16  # a word that no phone has room for
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if BROWSER is None:
@@ -252,7 +316,7 @@ def test_in_a_browser(browser: Any, request: pytest.FixtureRequest, kind: str, w
     wider = "[...document.querySelectorAll('.chart, table, svg, .number')].filter(e => e.getBoundingClientRect().right > innerWidth).length"
     assert page.evaluate(wider) == 0
     assert page.evaluate("[...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth).length") == 0
-    for section in SECTIONS if kind == "seeds" else ("headline", "stream-digit-pairs", "r-matrix", "confusion", "claims", "seeds"):
+    for section in SECTIONS if kind == "seeds" else ("headline", "stream-digit-pairs", "r-matrix", "confusion", "seeds"):
         assert page.locator(f"#{section}").is_visible()
     cell = page.locator("#r-matrix rect[data-v]").first
     cell.scroll_into_view_if_needed()

@@ -74,7 +74,7 @@ def over_time(runs: Runs) -> Figure:
                 axes.plot(*zip(*known, strict=True), marker="o", markersize=3.5, color=task_colour(i + 1), label=f"task {i + 1}")
         axes.set_title(title)
         axes.set_xlabel("after task")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     made.axes[0].set_ylabel("accuracy (%)")
     made.axes[1].legend(frameon=False, fontsize=7)
     return made
@@ -108,6 +108,6 @@ def curves(runs: Runs) -> Figure:
             axes.plot(range(1, len(keys) + 1), means, marker=alone, color=task_colour(task), label=f"task {task}")
         axes.set_title(name if name == "loss" else "accuracy on training images (%)")
         axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     made.axes[0].legend(frameon=False, fontsize=7)
     return made
