@@ -36,7 +36,7 @@ def test_numbers_of_a_heat_map_can_be_read_on_every_shade(mode: str) -> None:
     known = colours(mode)
     for percent in range(101):
         share = percent / 100
-        shade = share * known["accent"] + (1 - share) * known["card"]
+        shade = share * known["heat"] + (1 - share) * known["card"]
         assert contrast(known[INK[svg.number_ink(share)]], shade) >= READABLE - 0.1, percent
     for ink, variable in INK.items():
         assert f"svg text.{ink.split()[-1]} {{ fill: var(--{variable})" in STYLE

@@ -12,7 +12,7 @@ from html import escape
 from itertools import pairwise
 
 WIDTH = 360
-INKS = ((0.63, "on"), (0.93, "on middle"), (1.0, "on strong"))  # up to which share of the accent a number is read best in which ink
+INKS = ((0.63, "on"), (0.75, "on middle"), (1.0, "on strong"))  # up to which share of the colour a number is read best in which ink
 Values = Sequence[Sequence[float | None]]
 
 
@@ -61,7 +61,7 @@ def heat_map(
 ) -> str:
     """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
 
-    A cell is the page's accent over its paper, as much of it as the value: right in light and in dark.
+    A cell is one colour over the card, as much of it as the value: right in light and in dark.
     """
     left, top = (22 if max((len(name) for name in rows), default=0) <= 3 else 84), 20
     if not any(rows):
@@ -94,7 +94,7 @@ def heat_map(
 
 
 def number_ink(share: float) -> str:
-    """The class of a number on so much of the accent: in light mode ink goes further than in dark mode, in the middle they differ."""
+    """The class of a number on so much of the colour: in light mode ink goes further than in dark mode, in the middle they differ."""
     return next(ink for up_to, ink in INKS if share <= up_to)
 
 
