@@ -23,7 +23,7 @@ from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
 from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
-from afaf.report.page import breakable, html_table, write_report
+from afaf.report.page import UnfinishedRun, breakable, html_table, write_report
 from afaf.report.results_page import results_page
 from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
@@ -204,6 +204,18 @@ def test_runs_that_cannot_be_shown_say_why(seeds: Path, tmp_path: Path) -> None:
     (run / "results.json").unlink()
     with pytest.raises(RunError, match="not finished: afaf run --resume"):
         write_report(run)
+
+
+def test_seeds_that_are_not_finished_are_left_out_and_named(seeds: Path, tmp_path: Path) -> None:
+    part = shutil.copytree(seeds, tmp_path / "part")
+    runs = sorted(path.parent for path in part.glob("*/results.json"))
+    (runs[0] / "results.json").unlink()
+    with pytest.warns(UnfinishedRun, match=rf"left out: the run in {re.escape(str(runs[0]))} is not finished: .*--resume"):
+        write_report(part)
+    for run in runs[1:]:
+        (run / "results.json").unlink()
+    with pytest.raises(RunError, match=rf"{re.escape(str(runs[-1]))} is not finished"):
+        write_report(part)
 
 
 def test_a_line_of_the_log_that_was_left_unfinished_is_passed_over(seeds: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -93,6 +94,15 @@ def runs_in(source: Path) -> list[Path]:
     return sorted(found, key=lambda path: (read_json(path / "results.json")["seed"], path.name))
 
 
+class UnfinishedRun(UserWarning):
+    """A run that a page leaves out."""
+
+
+def unfinished_in(source: Path) -> list[Path]:
+    """The run folders within a path that hold no results yet."""
+    return sorted(path.parent for path in source.glob("*/config.json") if not (path.parent / "results.json").exists())
+
+
 @contextlib.contextmanager
 def readable_runs(source: Path) -> Iterator[None]:
     """Files of a run that make no sense are the run's fault, and said so."""
@@ -125,9 +135,13 @@ def write_report(source: Path, out: Path | None = None) -> Path:
         raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
     place = out or source / "report.html"
     with readable_runs(source):
-        runs = runs_in(source)
+        runs, unfinished = runs_in(source), unfinished_in(source)
         if runs:
+            for path in unfinished:
+                warnings.warn(f"left out: {not_finished(path)}", UnfinishedRun, stacklevel=2)
             text = run_page(runs).html()
+        elif unfinished:
+            raise RunError("\n".join(map(not_finished, unfinished)))
         elif list(source.glob("*.jsonl")):
             text = results_page(source).html()
         else:
