@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from rich import box
 from rich.console import Console
@@ -23,7 +23,7 @@ from afaf.runs.executor import LocalExecutor
 from afaf.runs.experiments import Experiment, Planned, read_experiments
 from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.runner import Listener
-from afaf.runs.store import Key, Line, Store
+from afaf.runs.store import Key, Line, Store, canonical
 from afaf.streams.tasks import Outline
 
 SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
@@ -77,14 +77,14 @@ def _how_to_go_on(reproduction: Reproduction, done: int, left: int, again: bool)
         return ""
     if again:
         return "; the same command again goes on with those done longest ago"
-    if not done and reproduction.given_up and not reproduction.executor.stop.asked:
+    if not done and reproduction.executor.deadline is not None and not reproduction.executor.stop.asked:
         return "; no run ended in that time: give it more with --limit-minutes"
     return "; the same command again goes on"
 
 
 def asked_for(experiments: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> list[Experiment]:
     """Experiments by name, with as many seeds and the further settings that were asked for."""
-    chosen, more = read_experiments(experiments, names, seeds), flat(parse_set(settings))
+    chosen, more = read_experiments(experiments, names, seeds), canonical(parse_set(settings))
     return [experiment.with_settings(more) for experiment in chosen] if more else chosen
 
 
@@ -133,14 +133,6 @@ def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
     for run in runs:
         shapes.setdefault(str(run).rpartition(", seed")[0], []).append(str(run.seed))
     return {shape: " ".join(seeds) for shape, seeds in shapes.items()}
-
-
-def flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """{"learn": {"epochs": 1}} as {"learn.epochs": 1}."""
-    settings: dict[str, Any] = {}
-    for name, value in table.items():
-        settings |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
-    return settings
 
 
 def duration(seconds: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from afaf.report.measured import CONFIDENCE, BySeed, Measured, Paired, Shape, costs, minus
-from afaf.report.paper import paper
+from afaf.report.paper import method_title, paper, title_of
 from afaf.runs.store import Line
 
 Verdict = Literal["holds", "leans that way", "leans the other way", "contradicted", "one seed", "not measured yet"]
@@ -130,14 +130,6 @@ def part(text: str, differences: BySeed, bound: float = 0) -> Part:
     return Part(text, Paired.of(differences.values()), bound=bound)
 
 
-def stream_name(stream: str) -> str:
-    return str(paper()["streams"].get(stream, stream))
-
-
-def method_name(method: str) -> str:
-    return str(paper()["methods"].get(method, method))
-
-
 def _difference(metric: str, a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> Callable[[Measured, str], BySeed]:
     """AFAF with settings a less AFAF with settings b."""
 
@@ -153,7 +145,7 @@ def _methods(m: Measured, stream: str, a: str, b: str, metric: str) -> BySeed:
 
 def afaf_above(metric: str, others: Iterable[str]) -> Callable[[Measured], list[Part]]:
     return lambda m: [
-        part(f"{stream_name(stream)}: {METRICS[metric]} of AFAF less {method_name(other)}", _methods(m, stream, "afaf", other, metric))
+        part(f"{title_of(stream)}: {METRICS[metric]} of AFAF less {method_title(other)}", _methods(m, stream, "afaf", other, metric))
         for stream in STREAMS
         for other in others
     ]
@@ -163,7 +155,7 @@ def lower_on_sim(metric: str) -> Callable[[Measured], list[Part]]:
     def check(m: Measured) -> list[Part]:
         return [
             part(
-                f"{method_name(method)}: {METRICS[metric]} on split-CIFAR10 less sim-CIFAR10",
+                f"{method_title(method)}: {METRICS[metric]} on split-CIFAR10 less sim-CIFAR10",
                 minus(m.values(Shape("split-cifar10", method), metric), m.values(Shape("sim-cifar10", method), metric)),
             )
             for method in (*BASELINES, "afaf")
@@ -179,34 +171,34 @@ def most_robust(m: Measured) -> list[Part]:
         return minus(m.values(Shape("split-cifar10", method), "acc"), m.values(Shape("sim-cifar10", method), "acc"))
 
     return [
-        part(f"ACC lost from split- to sim-CIFAR10: {method_name(method)} less AFAF", minus(loss(method), loss("afaf")))
+        part(f"ACC lost from split- to sim-CIFAR10: {method_title(method)} less AFAF", minus(loss(method), loss("afaf")))
         for method in BASELINES
     ]
 
 
 def fails_on_sim_cifar100(m: Measured) -> list[Part]:
     return [
-        part(f"sim-CIFAR100: ACC of SpaceNet less {method_name(other)}", _methods(m, "sim-cifar100", "spacenet", other, "acc"), MUCH)
+        part(f"sim-CIFAR100: ACC of SpaceNet less {method_title(other)}", _methods(m, "sim-cifar100", "spacenet", other, "acc"), MUCH)
         for other in (*REGULARISERS, "packnet")
     ]
 
 
 def lwf_above(streams: Iterable[str]) -> Callable[[Measured], list[Part]]:
     return lambda m: [
-        part(f"{stream_name(stream)}: ACC of LwF less {method_name(other)}", _methods(m, stream, "lwf", other, "acc"))
+        part(f"{title_of(stream)}: ACC of LwF less {method_title(other)}", _methods(m, stream, "lwf", other, "acc"))
         for stream in streams
         for other in ("ewc", "mas")
     ]
 
 
 def lwf_below_on_mix(m: Measured) -> list[Part]:
-    return [part(f"Mix: ACC of {method_name(other)} less LwF", _methods(m, "mix", other, "lwf", "acc")) for other in ("ewc", "mas")]
+    return [part(f"Mix: ACC of {method_title(other)} less LwF", _methods(m, "mix", other, "lwf", "acc")) for other in ("ewc", "mas")]
 
 
 def specific_components(metric: str, bound: float = 0) -> Callable[[Measured], list[Part]]:
     return lambda m: [
         part(
-            f"{stream_name(stream)}: {METRICS[metric]} of {method_name(method)} less {method_name(other)}",
+            f"{title_of(stream)}: {METRICS[metric]} of {method_title(method)} less {method_title(other)}",
             _methods(m, stream, method, other, metric),
             bound,
         )
@@ -218,7 +210,7 @@ def specific_components(metric: str, bound: float = 0) -> Callable[[Measured], l
 
 def packnet_below(m: Measured) -> list[Part]:
     return [
-        part(f"{stream_name(stream)}: ACC of {method_name(method)} less PackNet", _methods(m, stream, method, "packnet", "acc"))
+        part(f"{title_of(stream)}: ACC of {method_title(method)} less PackNet", _methods(m, stream, method, "packnet", "acc"))
         for stream in STREAMS
         for method in ("spacenet", "afaf")
     ]
@@ -231,7 +223,7 @@ def gap_grows(m: Measured) -> list[Part]:
         for longer in ("sim-cifar100", "mix"):
             for shorter in ("split-cifar10", "sim-cifar10"):
                 gaps = [_methods(m, stream, method, "packnet", "acc") for stream in (longer, shorter)]
-                text = f"gap between {method_name(method)} and PackNet on {stream_name(longer)} less on {stream_name(shorter)}"
+                text = f"gap between {method_title(method)} and PackNet on {title_of(longer)} less on {title_of(shorter)}"
                 parts.append(part(text, minus(*gaps)))
     return parts
 
@@ -243,7 +235,7 @@ def cheaper(m: Measured) -> list[Part]:
         for other in BASELINES:
             theirs = costs(stream, other)
             fewer = mine.params < theirs.params and (mine.paper_flops or 0) < (theirs.paper_flops or float("inf"))
-            text = f"{stream_name(stream)}: #params and FLOPs (the paper's estimates) of AFAF below {method_name(other)}; counted FLOPs "
+            text = f"{title_of(stream)}: #params and FLOPs (the paper's estimates) of AFAF below {method_title(other)}; counted FLOPs "
             text += f"{mine.counted_flops_ratio:.3f} and {theirs.counted_flops_ratio:.3f}"
             parts.append(Part(text, None, fewer))
     return parts
@@ -253,7 +245,7 @@ def variants(
     metric: str, better: Mapping[str, Any] | None, worse: Mapping[str, Any], name: str, bound: float = 0
 ) -> Callable[[Measured], list[Part]]:
     difference = _difference(metric, better, worse)
-    return lambda m: [part(f"{stream_name(stream)}: {METRICS[metric]} {name}", difference(m, stream), bound) for stream in STUDIED]
+    return lambda m: [part(f"{title_of(stream)}: {METRICS[metric]} {name}", difference(m, stream), bound) for stream in STUDIED]
 
 
 def more_in_class_il(worse: Mapping[str, Any]) -> Callable[[Measured], list[Part]]:
@@ -262,7 +254,7 @@ def more_in_class_il(worse: Mapping[str, Any]) -> Callable[[Measured], list[Part
     def check(m: Measured) -> list[Part]:
         return [
             part(
-                f"{stream_name(stream)}: loss in class-IL less loss in task-IL",
+                f"{title_of(stream)}: loss in class-IL less loss in task-IL",
                 minus(_difference("acc", None, worse)(m, stream), _difference("acc_task_il", None, worse)(m, stream)),
             )
             for stream in STUDIED
@@ -283,7 +275,7 @@ def lowest_is_lowest(m: Measured) -> list[Part]:
     for stream in STUDIED:
         for metric in ("la_reusing", "acc"):
             for other, name in (({}, "most"), (RANDOM, "random")):
-                text = f"{stream_name(stream)}: {METRICS[metric]} of {name} less lowest"
+                text = f"{title_of(stream)}: {METRICS[metric]} of {name} less lowest"
                 parts.append(part(text, _difference(metric, other, LOWEST)(m, stream), MUCH))
     return parts
 
@@ -294,9 +286,9 @@ def l_reuse_low(m: Measured) -> list[Part]:
     for stream in STUDIED:
         for value in (2, 3):
             low = {"method.l_reuse": value}
-            parts.append(part(f"{stream_name(stream)}: LA of l_reuse {value} less 4", _difference("la", low, {})(m, stream)))
-            parts.append(part(f"{stream_name(stream)}: BWT of l_reuse 4 less {value}", _difference("bwt", {}, low)(m, stream)))
-            parts.append(part(f"{stream_name(stream)}: ACC of l_reuse 4 less {value}", _difference("acc", {}, low)(m, stream)))
+            parts.append(part(f"{title_of(stream)}: LA of l_reuse {value} less 4", _difference("la", low, {})(m, stream)))
+            parts.append(part(f"{title_of(stream)}: BWT of l_reuse 4 less {value}", _difference("bwt", {}, low)(m, stream)))
+            parts.append(part(f"{title_of(stream)}: ACC of l_reuse 4 less {value}", _difference("acc", {}, low)(m, stream)))
     return parts
 
 
@@ -306,7 +298,7 @@ def l_reuse_high(m: Measured) -> list[Part]:
         for metric in ("la", "acc"):
             for value in (2, 3, 4):
                 other = {} if value == 4 else {"method.l_reuse": value}
-                text = f"{stream_name(stream)}: {METRICS[metric]} of l_reuse {value} less 5"
+                text = f"{title_of(stream)}: {METRICS[metric]} of l_reuse {value} less 5"
                 parts.append(part(text, _difference(metric, other, {"method.l_reuse": 5})(m, stream)))
     return parts
 
@@ -364,16 +356,16 @@ def levels(m: Measured) -> list[Part]:
         packnet = Shape(stream, "packnet")
         lost = minus(m.values(packnet, "acc_task_il"), m.values(packnet, "acc"))
         mine = minus(m.values(Shape(stream, "afaf"), "acc_task_il"), m.values(Shape(stream, "afaf"), "acc"))
-        parts.append(part(f"{stream_name(stream)}: task-IL ACC of PackNet", m.values(packnet, "acc_task_il"), GOOD_IN_TASK_IL))
-        parts.append(part(f"{stream_name(stream)}: what PackNet loses from task-IL to class-IL less what AFAF loses", minus(lost, mine)))
-        parts.append(part(f"{stream_name(stream)}: class-IL ACC of AFAF less PackNet", _methods(m, stream, "afaf", "packnet", "acc")))
+        parts.append(part(f"{title_of(stream)}: task-IL ACC of PackNet", m.values(packnet, "acc_task_il"), GOOD_IN_TASK_IL))
+        parts.append(part(f"{title_of(stream)}: what PackNet loses from task-IL to class-IL less what AFAF loses", minus(lost, mine)))
+        parts.append(part(f"{title_of(stream)}: class-IL ACC of AFAF less PackNet", _methods(m, stream, "afaf", "packnet", "acc")))
     return parts
 
 
 def comparable_in_task_il(m: Measured) -> list[Part]:
     """Within five points of PackNet."""
     return [
-        part(f"{stream_name(stream)}: task-IL ACC of AFAF less PackNet", _methods(m, stream, "afaf", "packnet", "acc_task_il"), bound=-5)
+        part(f"{title_of(stream)}: task-IL ACC of AFAF less PackNet", _methods(m, stream, "afaf", "packnet", "acc_task_il"), bound=-5)
         for stream in STUDIED
     ]
 

@@ -35,13 +35,12 @@ def write_figures(source: Path, folder: Path) -> list[Path]:
 
 def figures_of_results(source: Path, folder: Path) -> list[Path]:
     """The paper's, which need runs of its studies."""
-    figures = Figures(Measured(Store(source).read().values()))
-    if not figures.any():
+    written = Figures(Measured(Store(source).read().values())).draw_all(folder, SUFFIXES, OTHER_PLACE)
+    if not written:
         raise RunError(
             f"no figures were written: {source} holds no runs of a figure of the paper; afaf report RUN --figures draws those of a run"
         )
-    make_folders(folder, OTHER_PLACE)
-    return [path for suffix in SUFFIXES for path in figures.draw_all(folder, suffix).values()]
+    return written
 
 
 def figures_of_runs(runs: Runs, folder: Path) -> list[Path]:

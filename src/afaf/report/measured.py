@@ -14,7 +14,7 @@ from scipy import stats
 
 from afaf.evaluation import metrics
 from afaf.evaluation.costs import Costs
-from afaf.runs.config import build_config
+from afaf.runs.config import Config, build_config
 from afaf.runs.presets import preset_tables
 from afaf.runs.results import Row
 from afaf.runs.runner import costs as predicted_costs
@@ -145,11 +145,16 @@ def failure(line: Line) -> str | None:
 
 
 @cache
+def _preset(stream: str, method: str) -> Config:
+    kind = method_class(method)
+    return build_config(kind.Options, *preset_tables(outline_of(stream), kind))
+
+
+@cache
 def _reuse(stream: str) -> tuple[int, frozenset[str]]:
     """The first task that reuses in a stream's preset, and the settings that are of no matter before it."""
-    kind = method_class("afaf")
-    config = build_config(kind.Options, *preset_tables(outline_of(stream), kind))
-    task, late = kind(config.method, config.settings).late_options()
+    config = _preset(stream, "afaf")
+    task, late = method_class("afaf")(config.method, config.settings).late_options()
     return task, frozenset(f"method.{name}" for name in late)
 
 
@@ -198,11 +203,9 @@ def first_reuse(stream: str) -> int:
     return _reuse(stream)[0]
 
 
-@cache
 def learning_rate(stream: str, method: str) -> float:
     """A method's, in a stream's preset."""
-    kind = method_class(method)
-    return float(build_config(kind.Options, *preset_tables(outline_of(stream), kind)).settings.learn.lr)
+    return float(_preset(stream, method).settings.learn.lr)
 
 
 def la_reusing(line: Line) -> float | None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -131,6 +132,11 @@ class Report:
         self.streams: dict[str, str] = paper()["streams"]
         self.methods: dict[str, str] = paper()["methods"]
 
+    @cached_property
+    def checked(self) -> list[tuple[Claim, list[Part]]]:
+        """Every claim with its comparisons."""
+        return [(claim, claim.check(self.measured)) for claim in CLAIMS]
+
     def text(self, drawn: Mapping[str, str]) -> str:
         """The whole page; `drawn` maps figures to the files they were drawn into."""
         of_the_paper = [
@@ -159,7 +165,7 @@ class Report:
             means = ", ".join(f"{spread.mean:.1f} on {self.streams[stream]}" for stream, spread in found.items() if spread)
             agreeing = f"ACC agrees on {judged.count('agrees')} of {len(judged)} streams"
             lines.append(f"- {self.methods[method]}: {means or 'not measured yet'}; {agreeing}.\n")
-        verdicts = [claim.verdict(claim.check(self.measured)) for claim in CLAIMS]
+        verdicts = [claim.verdict(parts) for claim, parts in self.checked]
         holds, fails, open_ = (sum(one.startswith(words) for one in verdicts) for words in ("holds", "does not hold", "not settled"))
         claims = f"- Claims of the text: {holds} of {len(CLAIMS)} hold. Not as stated: {fails}; not settled by these seeds: {open_}; "
         claims += f"not fully measured: {len(CLAIMS) - holds - fails - open_}.\n"
@@ -433,13 +439,12 @@ class Report:
 
     def claims(self) -> str:
         text = "## The claims of the text\n\n"
-        checked = [(claim, claim.check(self.measured)) for claim in CLAIMS]
         rows = [
             (str(i), claim.text, claim.where, claim.in_the_papers_tables(), claim.verdict(parts))
-            for i, (claim, parts) in enumerate(checked, 1)
+            for i, (claim, parts) in enumerate(self.checked, 1)
         ]
         text += table(("", "claim", "where", "in the paper's tables", "verdict"), rows)
-        return text + "\n" + "\n".join(self._claim(i, claim, parts) for i, (claim, parts) in enumerate(checked, 1))
+        return text + "\n" + "\n".join(self._claim(i, claim, parts) for i, (claim, parts) in enumerate(self.checked, 1))
 
     def _claim(self, number: int, claim: Claim, parts: Sequence[Part]) -> str:
         known = [one for one in parts if one.verdict != "not measured yet"]
@@ -483,9 +488,9 @@ def write_reproduction(
     where = folder.relative_to(page.parent).as_posix() if folder.is_relative_to(page.parent) else folder.as_posix()
     report = Report(lines, experiments, Explanations.read(results), where)
     with TemporaryDirectory() as place:
-        drawn = Figures(Measured(lines.values())).draw_all(Path(place))
-        files = {page: report.text({name: path.name for name, path in drawn.items()}).encode()}
-        files |= {folder / path.name: path.read_bytes() for path in drawn.values()}
+        drawn = Figures(report.measured).draw_all(Path(place))
+        files = {page: report.text({path.stem: path.name for path in drawn}).encode()}
+        files |= {folder / path.name: path.read_bytes() for path in drawn}
     for path, content in files.items():
         make_folders(path.parent, "choose another place with --report-file")
         write_whole(path, lambda place, content=content: fill(place, [content]))  # type: ignore[misc]

@@ -13,7 +13,7 @@ from afaf.report import svg
 from afaf.report.claims import CLAIMS, PAIRS
 from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
-from afaf.report.paper import paper
+from afaf.report.paper import method_title, paper, title_of
 from afaf.report.run_page import confusion_map
 from afaf.runs.store import Line, Store
 from afaf.streams.benchmarks import BENCHMARKS
@@ -59,18 +59,10 @@ def counted(measured: Measured, done: Sequence[Line]) -> str:
     return f"{len(done)} runs" if len(done) == all_of_them else f"{len(done)} of {all_of_them} runs have numbers,"
 
 
-def title_of(stream: str) -> str:
-    return str(paper()["streams"].get(stream, stream))
-
-
 def colour_of(method: str) -> str:
     """The same on every stream."""
     known = [*paper()["methods"]]
     return COLOURS[(known.index(method) if method in known else len(known) + sum(method.encode())) % len(COLOURS)]
-
-
-def method_title(method: str) -> str:
-    return str(paper()["methods"].get(method, method))
 
 
 def sorted_shapes(measured: Measured) -> list[Shape]:

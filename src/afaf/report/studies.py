@@ -16,17 +16,17 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from afaf.evaluation import metrics
+from afaf.files import make_folders
 from afaf.report.claims import DENSER, LAST, LOWEST, PAIRS, RANDOM, SMALL, STREAMS
 from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Shape, costs, first_reuse
-from afaf.report.paper import paper
+from afaf.report.paper import paper, title_of
 from afaf.runs.folder import write_whole
 from afaf.runs.store import Line
 
 H = TypeVar("H", bound=Hashable)
 V = TypeVar("V")
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#8a8a8a"
-TITLES = {"split-cifar10": "split-CIFAR10", "sim-cifar10": "sim-CIFAR10", "sim-cifar100": "sim-CIFAR100", "mix": "Mix"}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "afaf",
@@ -57,21 +57,22 @@ class Figures:
     def __init__(self, measured: Measured):
         self.measured = measured
 
-    def any(self) -> bool:
-        """Whether there is one: each draws nothing without its runs."""
-        return any(drawing.draw(self.measured) is not None for drawing in FIGURES.values())
-
-    def draw_all(self, folder: Path, suffix: str = ".svg") -> dict[str, Path]:
-        drawn = {}
-        for name, drawing in FIGURES.items():
-            with matplotlib.rc_context(STYLE):
+    def draw_all(self, folder: Path, suffixes: Sequence[str] = (".svg",), advice: str = "") -> list[Path]:
+        """The files written; the folder is made with the first."""
+        written = []
+        with matplotlib.rc_context(STYLE):
+            for name, drawing in FIGURES.items():
                 made = drawing.draw(self.measured)
-                if made is None:
-                    continue
-                path = folder / f"{name}{suffix}"
-                write_whole(path, lambda place, made=made: made.savefig(place, metadata={DATE[suffix]: None} if suffix in DATE else None))  # type: ignore[misc]
-            drawn[name] = path
-        return drawn
+                if made is not None:
+                    make_folders(folder, advice)
+                    written += [_save(made, folder / f"{name}{suffix}") for suffix in suffixes]
+        return written
+
+
+def _save(made: Figure, path: Path) -> Path:
+    metadata = {DATE[path.suffix]: None} if path.suffix in DATE else None
+    write_whole(path, lambda place: made.savefig(place, metadata=metadata))
+    return path
 
 
 def in_common(by_shape: Mapping[H, Mapping[int, V]]) -> dict[H, list[V]]:
@@ -120,7 +121,7 @@ def selective_transfer(m: Measured) -> Figure | None:
             for rule, lines in measured.items():
                 values = np.array([over_time(line, metric, first) for line in lines])
                 curve(axes, range(first, first + values.shape[1]), values, rules[rule][1], rule)
-            axes.set_title(f"{TITLES[stream]}: {metric} (%)")
+            axes.set_title(f"{title_of(stream)}: {metric} (%)")
             axes.set_xlabel("after task")
             axes.xaxis.get_major_locator().set_params(integer=True)
     panels[0][0].legend(frameon=False, fontsize=8)
@@ -192,7 +193,7 @@ def l_reuse_scaled(m: Measured) -> Figure | None:
         return None
     made = figure_of(3.6 * len(sweeps), 2.8)
     for axes, (stream, sweep) in zip(made.subplots(1, len(sweeps), squeeze=False)[0], sweeps.items(), strict=True):
-        _draw_scaled(axes, sweep, "l_reuse", TITLES[stream])
+        _draw_scaled(axes, sweep, "l_reuse", title_of(stream))
     return made
 
 
@@ -204,7 +205,7 @@ def l_reuse_raw(m: Measured) -> Figure | None:
     made = figure_of(9, 2.6 * len(sweeps))
     for row, (stream, sweep) in zip(made.subplots(len(sweeps), 3, squeeze=False), sweeps.items(), strict=True):
         for axes, (metric, (known, seeds)) in zip(row, sweep.items(), strict=True):
-            _draw_raw(axes, known, seeds, "l_reuse", f"{TITLES[stream]}: {metric} (%)")
+            _draw_raw(axes, known, seeds, "l_reuse", f"{title_of(stream)}: {metric} (%)")
     return made
 
 
@@ -379,7 +380,7 @@ def main_table(m: Measured) -> Figure | None:
                 axes.plot(float(np.mean(values)), place + 0.18, "o", color=BLUE, markersize=4, label="measured")
         names = [paper()["methods"][method] for method in paper()["table-2"][stream]]
         axes.set_yticks(range(len(names)), names)
-        axes.set_title(f"{TITLES[stream]}: ACC (%)")
+        axes.set_title(f"{title_of(stream)}: ACC (%)")
     made.axes[0].invert_yaxis()
     known = dict(zip(*reversed(made.axes[0].get_legend_handles_labels()), strict=True))
     made.legend(known.values(), known.keys(), frameon=False, fontsize=8, loc="outside lower center", ncols=len(known))

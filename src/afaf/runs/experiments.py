@@ -22,7 +22,7 @@ from afaf.runs.config import Table, build_config
 from afaf.runs.keep import check_keep
 from afaf.runs.presets import preset_tables
 from afaf.runs.runner import method_class, set_up, settings_table
-from afaf.runs.store import Key, Line, canonical, key_of
+from afaf.runs.store import Key, Line, canonical, is_text, key_of
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Outline
 
@@ -36,12 +36,8 @@ class Entry:
     needed: bool = True
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+    return isinstance(value, list) and all(map(is_text, value))
 
 
 def _are_tables(value: Any) -> bool:
@@ -57,8 +53,8 @@ def _is_count(value: Any) -> bool:
 
 
 EXPERIMENT = {
-    "title": Entry("text", _is_text),
-    "feeds": Entry('text, such as "Table 3"', _is_text),
+    "title": Entry("text", is_text),
+    "feeds": Entry('text, such as "Table 3"', is_text),
     "keep": Entry('a list of names, such as ["ledger"]', _are_names, needed=False),
     "grid": Entry("one table or more, each headed [[grid]]", _are_tables),
 }

@@ -106,7 +106,6 @@ class Reproduction(Watch):
         self.costs: dict[Key, dict[str, Any] | None] = {}
         self.running: dict[Hashable, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
-        self.given_up: list[Planned] = []  # begun, and stopped before their end
         self.errors: list[tuple[Planned, Exception]] = []
 
     def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
@@ -234,7 +233,6 @@ class Reproduction(Watch):
         run, _ = self.running.pop(job.tag)
         self.begun.discard(run.key)
         self.left.insert(0, run)
-        self.given_up.append(run)
         self.progress.stopped(run)
 
     def _put(self, run: Planned, line: Line, seconds: float | None) -> None:

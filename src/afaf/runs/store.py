@@ -135,7 +135,7 @@ def _shortened(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]} ..."
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
@@ -166,7 +166,7 @@ def _are_rows(value: Any) -> bool:
 METRICS = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy", "forward_transfer")
 FIELDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "text": (
-        _is_text,
+        is_text,
         ("stream", "method", "failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python"),
     ),
     "a table": (_is_table, ("settings", "kept")),
@@ -176,5 +176,5 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "a number or null": (_is_measured, METRICS),
     "a list of numbers or null": (_are_measured, ("task_id",)),
     "a list of lists of numbers or null": (_are_rows, ("R", "R_task_il", "R_task_il_unmasked", "confusion")),
-    "a list of texts": (lambda value: isinstance(value, list) and all(map(_is_text, value)), ("warnings",)),
+    "a list of texts": (lambda value: isinstance(value, list) and all(map(is_text, value)), ("warnings",)),
 }
