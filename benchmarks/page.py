@@ -30,18 +30,18 @@ def sequences(files: list[tuple[str, dict[str, Any]]]) -> str:
 
 def engines(files: list[tuple[str, dict[str, Any]]]) -> str:
     """The same runs on different engines: whether results can be told apart."""
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    found: dict[tuple[str, str, str, str], dict[int, float]] = {}
     for _, data in files:
         for row in data["rows"]:
-            if row["method"] == "afaf" and row["epochs"] == 40:
+            if row["method"].startswith("afaf") and row["epochs"] == 40:
                 engine = row["engine"].split(",")[0]
-                found.setdefault((row["stream"], engine, row["precision"]), {})[row["seed"]] = row["acc"]
-    head = "| stream | engine | precision | seeds | ACC |\n" + "|---" * 5 + "|\n"
+                found.setdefault((row["stream"], row["method"], engine, row["precision"]), {})[row["seed"]] = row["acc"]
+    head = "| stream | method | engine | precision | seeds | ACC |\n" + "|---" * 6 + "|\n"
     rows = []
-    for (stream, engine, precision), by_seed in sorted(found.items()):
+    for (stream, method, engine, precision), by_seed in sorted(found.items()):
         accuracies = list(by_seed.values())
         spread = f" ± {stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-        rows.append(f"| {stream} | {engine} | {precision} | {len(accuracies)} | {mean(accuracies):.2f}{spread} |\n")
+        rows.append(f"| {stream} | {method} | {engine} | {precision} | {len(accuracies)} | {mean(accuracies):.2f}{spread} |\n")
     return head + "".join(rows)
 
 

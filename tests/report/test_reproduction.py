@@ -232,7 +232,7 @@ def test_a_diverged_run_is_told_and_its_penalty_in_closed_form_compared(everythi
 
 def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dict[Any, Line]) -> None:
     lines = dict(everything)
-    choice = {"network.dropout_at": "paper"}
+    choice = {"method.reset_importance": True}
     for key, line in everything.items():
         if line["stream"] == "mix" and line["settings"] == choice:
             default = next(
@@ -242,9 +242,9 @@ def test_choices_are_compared_with_the_default_over_paired_seeds(everything: dic
             )
             lines[key] = {**line, "acc": default["acc"] + 3 + line["seed"]}
     section = report(lines).choices()
-    row = next(row for row in section.splitlines() if row.startswith("| Mix | AFAF | dropout where the paper says"))
+    row = next(row for row in section.splitlines() if row.startswith("| Mix | AFAF | importance forgotten"))
     assert row.endswith("| 3 | +4.00 [+1.52, +6.48] (n 3) |")
-    assert sum(row.startswith("| sim-CIFAR10 | AFAF |") for row in section.splitlines()) == 7
+    assert "| sim-CIFAR10 | AFAF | importance forgotten" in section
     assert "not run yet" in report({}).choices()
 
 
@@ -318,6 +318,18 @@ def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tm
     assert f"- LwF ACC: because. Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs; over 3 paired seeds " in text
     without = {key: line for key, line in everything.items() if line["settings"] != {"method.strength": 0}}
     assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path)).main_table()
+
+
+def test_an_explanation_can_be_shown_by_several(tmp_path: Path, everything: dict[Any, Line]) -> None:
+    entry = '[[explanation]]\nstream = "mix"\nmethod = "lwf"\nmetric = "acc"\ntext = "because."\nshown_by = [{}]\n'
+    shown = ['{ method = "ewc", settings = { "method.strength" = 0 } }', '{ settings = { "learn.lr" = 0.5 } }']
+    (tmp_path / "explanations.toml").write_text(entry.format(", ".join(shown)))
+    text = report(everything, Explanations.read(tmp_path)).main_table()
+    assert "Measured with EWC and `method.strength = 0`: LwF ACC" in text
+    assert "Measured with `learn.lr = 0.5`: LwF ACC not yet." in text
+    (tmp_path / "explanations.toml").write_text(entry.format(shown[0] + ", 3"))
+    with pytest.raises(ConfigError, match="no table"):
+        Explanations.read(tmp_path)
 
 
 def test_afafs_acc_is_explained_where_it_lies_outside_the_papers_own_spread_though_it_agrees(everything: dict[Any, Line]) -> None:

@@ -150,6 +150,11 @@ def test_unknown_names_and_options() -> None:
         outline_of("split-cifar")
     with pytest.raises(ConfigError, match=r"fixed and takes no options.*size"):
         open_stream("split-digits", size=16)
+    with pytest.raises(ConfigError, match=r"fixed and takes no options.*fit"):
+        outline_of("split-cifar10", fit="resize")
+    assert outline_of("mix", fit="resize") == outline_of("mix")
+    with pytest.raises(ConfigError, match=r"stream\.fit.*your own images are resized"):
+        open_stream("folder:.", fit="resize")
     with pytest.raises(ConfigError, match="'floder:x'"):
         open_stream("floder:x")
     with pytest.raises(ConfigError, match="'folder:'"):

@@ -20,6 +20,7 @@ from afaf.errors import DataError
 from afaf.streams.sources import PARTS, SOURCES, Source
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
+from afaf.streams.sources.load import load_groups
 from afaf.streams.sources.notmnist import ARCHIVE, split_by_pixels
 from streams import makers
 
@@ -75,6 +76,25 @@ def test_mnist_is_padded_and_notmnist_scaled() -> None:
     scaled = SOURCES["notmnist"].fit(images)
     expected = Image.fromarray(images[1, :, :, 0]).resize((32, 32), Image.Resampling.BICUBIC)
     assert np.array_equal(scaled[1, :, :, 0], np.asarray(expected))
+
+
+def test_mnist_can_be_scaled_too_where_there_is_no_choice_nothing_changes() -> None:
+    images = makers.pixels(3, 28, 28, 1)
+    assert np.array_equal(SOURCES["mnist"].fit(images, "resize"), SOURCES["notmnist"].fit(images))
+    assert np.array_equal(SOURCES["notmnist"].fit(images, "pad"), SOURCES["notmnist"].fit(images))
+    colour = makers.pixels(2, 32, 32, 3)
+    assert np.array_equal(SOURCES["cifar10"].fit(colour, "resize"), colour)
+
+
+def test_the_way_asked_for_reaches_every_image(tmp_path: Path) -> None:
+    makers.idx(tmp_path / "mnist")
+    source = SOURCES["mnist"]
+    groups = [(label,) for label in sorted(set(source.records(tmp_path)["train"].labels) & set(source.records(tmp_path)["test"].labels))]
+    plain, scaled = (load_groups(source, tmp_path, groups, verify=False, fit=fit) for fit in (None, "resize"))
+    for part in ("train", "test"):
+        for a, b in zip(plain[part], scaled[part], strict=True):
+            assert np.array_equal(b.images, source.fit(a.images[:, 2:30, 2:30], "resize"))
+            assert not np.array_equal(a.images, b.images)
 
 
 # --- notMNIST: split and packing

@@ -28,17 +28,15 @@ class Explanation:
 
     def is_about(self, what: Shape, metric: str) -> bool:
         asked = [(what.stream, self.entry.get("stream")), (what.method, self.entry.get("method")), (metric, self.entry.get("metric"))]
-        named = all(names is None or value == names or (isinstance(names, list) and value in names) for value, names in asked)
+        named = all(names is None or value in _listed(names) for value, names in asked)
         return named and self.entry.get("settings", dict(what.settings)) == what.settings
 
-    def shown_by(self, what: Shape) -> Shape | None:
+    def shown_by(self, what: Shape) -> list[Shape]:
         """The runs to look at instead of `what`: the same with further settings, or also of another method."""
-        instead = self.entry.get("shown_by")
-        return (
-            None
-            if instead is None
-            else Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead.get("settings", {})})
-        )
+        return [
+            Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead.get("settings", {})})
+            for instead in _listed(self.entry.get("shown_by", []))
+        ]
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,11 @@ def what_is_wrong_with(entry: Any) -> str | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"].strip():
         return "needs a text"
     wrong = _unknown_names(entry, KEYS, "key") or _unknown_words(entry) or _wrong_settings(entry.get("settings", {}), "settings")
-    if wrong or "shown_by" not in entry:
-        return wrong
-    instead = entry["shown_by"]
+    return wrong or next(filter(None, map(_wrong_evidence, _listed(entry.get("shown_by", [])))), None)
+
+
+def _wrong_evidence(instead: Any) -> str | None:
+    """Of one entry of shown_by."""
     if not isinstance(instead, dict):
         return "has a shown_by that is no table: give shown_by.settings, and shown_by.method where it is another"
     if not instead.get("settings") and "method" not in instead:
@@ -91,11 +91,14 @@ def _unknown_words(entry: Mapping[str, Any]) -> str | None:
     """Of stream, method and metric, one or a list each."""
     known = {"stream": paper()["streams"], "method": method_names(), "metric": METRICS}
     for key, valid in known.items():
-        named = entry.get(key, [])
-        wrong = _unknown_names(named if isinstance(named, list) else [named], valid, key)
+        wrong = _unknown_names(_listed(entry.get(key, [])), valid, key)
         if wrong:
             return wrong
     return None
+
+
+def _listed(one_or_more: Any) -> list[Any]:
+    return one_or_more if isinstance(one_or_more, list) else [one_or_more]
 
 
 def _unknown_names(names: Iterable[Any], valid: Iterable[str], kind: str) -> str | None:

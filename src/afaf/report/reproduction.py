@@ -218,8 +218,7 @@ class Report:
             explanation = self.explanations.of(what, metric)
             text = explanation.text if explanation else "not explained yet."
             names.setdefault(text, []).append(name)
-            instead = explanation.shown_by(what) if explanation else None
-            if instead is not None:
+            for instead in explanation.shown_by(what) if explanation else []:
                 evidence.setdefault(text, {}).setdefault(self._differently(what, instead), []).append(
                     f"{name} {self._measured_instead(instead, what, metric, printed)}"
                 )

@@ -31,13 +31,14 @@ _PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a stream of one's own data is cut into tasks; the built-in streams need none of it."""
+    """How a stream of one's own data is cut into tasks. The built-in streams need none of it; of theirs is `fit` alone."""
 
     classes_per_task: int = 2
     order: str = ""  # a file that lists the classes in order of arrival, one task a line
     size: int = 32  # images are brought to size x size pixels
     test_fraction: float = 0.2
     unreadable: Literal["error", "skip"] = "error"
+    fit: Literal["pad", "resize"] = "pad"  # MNIST and Fashion-MNIST to 32x32: zeros around (released code), or resized (as printed)
 
 
 @dataclass(frozen=True)

@@ -60,14 +60,17 @@ class Benchmark:
             tuple(recipe.count("train") for recipe in self.tasks),
         )
 
-    def load(self, data: Path | str | None = None, *, verify: bool = True) -> Stream:
-        """The stream, read from the data folder; with `verify` (the default) other images than the published are refused."""
+    def load(self, data: Path | str | None = None, *, verify: bool = True, fit: str | None = None) -> Stream:
+        """The stream, read from the data folder; with `verify` (the default) other images than the published are refused.
+
+        `fit` chooses how images of 28x28 come to 32x32, where a dataset leaves the choice.
+        """
         folder = data_folder(data)
         splits: dict[tuple[int, Part], Split] = {}
         for used in self.sources:
             numbers = [i for i, recipe in enumerate(self.tasks) if recipe.source == used.name]
             groups = [self.tasks[i].labels for i in numbers]
-            for part, loaded in load_groups(used, folder, groups, verify=verify).items():
+            for part, loaded in load_groups(used, folder, groups, verify=verify, fit=fit).items():
                 splits.update(((i, part), split) for i, split in zip(numbers, loaded, strict=True))
         tasks, first = [], 0
         for i, recipe in enumerate(self.tasks):
@@ -134,13 +137,15 @@ BENCHMARKS: dict[str, Benchmark] = {
 def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:
     """The stream of this name: a built-in one, `folder:PATH`, `npz:PATH`, or one another package registered.
 
-    `data` is the folder of the published datasets. The options are those of own data (see own.py); built-in streams have none.
+    `data` is the folder of the published datasets. The options are those of own data (see own.py). Built-in streams have none but `fit`,
+    where their datasets leave a choice of it.
     """
     if name in BENCHMARKS:
-        _no_options(name, options)
-        return BENCHMARKS[name].load(data)
+        return BENCHMARKS[name].load(data, **_checked_options(BENCHMARKS[name], options))
     kind, _, path = name.partition(":")
     if path and kind in _own():
+        if "fit" in options:
+            raise ConfigError("stream.fit is a choice that some published datasets leave; your own images are resized: leave it out")
         return _own()[kind](Path(path).expanduser(), **options)
     check_name(name)
     return _from_plugin(_plugins()[name], Path(data) if data is not None else None, options)
@@ -160,7 +165,7 @@ def check_name(name: str) -> None:
 def outline_of(name: str, *, data: Path | str | None = None, **options: Any) -> Outline:
     """What is known of a stream: without any file for the built-in ones, by loading it for the others."""
     if name in BENCHMARKS:
-        _no_options(name, options)
+        _checked_options(BENCHMARKS[name], options)
         return BENCHMARKS[name].outline()
     return open_stream(name, data=data, **options).outline
 
@@ -176,9 +181,12 @@ def _own() -> dict[str, Callable[..., Stream]]:
     return {"folder": own.stream_from_folder, "npz": own.stream_from_npz}
 
 
-def _no_options(name: str, options: dict[str, Any]) -> None:
-    if options:
-        raise ConfigError(f"stream '{name}' is fixed and takes no options, but was given: {', '.join(sorted(options))}")
+def _checked_options(benchmark: Benchmark, options: dict[str, Any]) -> dict[str, Any]:
+    has_choice = any(len(source.fits) > 1 for source in benchmark.sources)
+    wrong = sorted(set(options) - ({"fit"} if has_choice else set()))
+    if wrong:
+        raise ConfigError(f"stream '{benchmark.name}' is fixed and takes no options, but was given: {', '.join(wrong)}")
+    return options
 
 
 def _plugins() -> dict[str, EntryPoint]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from afaf.errors import DataError
 from afaf.streams.sources.digests import DIGESTS
+from afaf.streams.sources.fit import padded, resized
 from afaf.streams.sources.source import CHUNK, Part, Pixels, Records, Remote, Source, check_labels, reading
 from afaf.streams.tasks import Preparation
 
@@ -87,11 +88,6 @@ def _ended(file: IO[bytes], path: Path) -> None:
         raise DataError(f"{path}: the file goes on after what its header promises: it is damaged; replace it")
 
 
-def _pad(images: Pixels) -> Pixels:
-    """28x28 in the middle of 32x32, zeros around."""
-    return np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
-
-
 def _open(subfolder: str, folder: Path) -> dict[Part, Records]:
     opened: dict[Part, Records] = {}
     for part, (prefix, at_most) in FILES.items():
@@ -126,7 +122,7 @@ def _source(
         open=partial(_open, name),
         places=(name,),
         remotes=tuple(Remote(f"{name}/{file}", tuple(base + file for base in bases), size, md5) for file, (size, md5) in published.items()),
-        fit=_pad,
+        fits={"pad": padded, "resize": resized},
         digests=DIGESTS[name],
     )
 

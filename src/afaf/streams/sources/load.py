@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +15,26 @@ from afaf.streams.sources.verify import count_classes, shortened, verified
 from afaf.streams.tasks import Split
 
 
-def load_groups(source: Source, folder: Path, groups: Sequence[Sequence[int]], *, verify: bool = True) -> dict[Part, list[Split]]:
+def load_groups(
+    source: Source, folder: Path, groups: Sequence[Sequence[int]], *, verify: bool = True, fit: str | None = None
+) -> dict[Part, list[Split]]:
     """For each part and each group of labels its images, in the source's order; labels are numbered 0, 1, ... within the group.
 
-    With `verify`, images that are not the published ones are refused.
+    With `verify`, images that are not the published ones are refused. `fit` chooses among the source's ways to the size it has.
     """
     opened = source.records(folder)
     for part in PARTS:
         _check_present(source, folder, part, opened[part], groups)
-    return {part: _load_part(source, folder, part, opened[part], groups, verify) for part in PARTS}
+    return {part: _load_part(source, folder, part, opened[part], groups, verify, fit) for part in PARTS}
 
 
-def _load_part(source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]], verify: bool) -> list[Split]:
+def _load_part(
+    source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]], verify: bool, fit: str | None
+) -> list[Split]:
     place = _Places(records.labels, groups, source)
     pairs = verified(source, folder, part, records, [c for group in groups for c in group]) if verify else records.pairs()
     for images, labels in pairs:
-        place.put(source.fit, images, labels)
+        place.put(partial(source.fit, way=fit), images, labels)
     return place.splits()
 
 

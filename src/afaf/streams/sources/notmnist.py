@@ -17,6 +17,7 @@ from PIL import Image
 
 from afaf.errors import DataError
 from afaf.streams.sources.digests import DIGESTS
+from afaf.streams.sources.fit import resized
 from afaf.streams.sources.safety import Limits, plain_members, read_member
 from afaf.streams.sources.source import Part, Pixels, Records, Remote, Source, in_memory, reading
 from afaf.streams.tasks import Preparation
@@ -112,14 +113,6 @@ def _letter(path: PurePosixPath) -> int | None:
     return LETTERS.index(path.parent.name) if known else None
 
 
-def _resize(images: Pixels) -> Pixels:
-    """28x28 to 32x32, bicubic."""
-    larger = np.empty((len(images), 32, 32, 1), np.uint8)
-    for i, image in enumerate(images):
-        larger[i, :, :, 0] = np.asarray(Image.fromarray(image[:, :, 0]).resize((32, 32), Image.Resampling.BICUBIC))
-    return larger
-
-
 def _open(folder: Path) -> dict[Part, Records]:
     archive = folder / ARCHIVE
     return notmnist_records(archive if archive.exists() else folder / UNPACKED)
@@ -144,6 +137,6 @@ NOTMNIST = Source(
             8_458_043,  # no checksum was published: the decoded images decide
         ),
     ),
-    fit=_resize,
+    fits={"resize": resized},
     digests=DIGESTS["notmnist"],
 )

@@ -61,10 +61,6 @@ class Remote:
     unpack: bool = False  # a tar archive whose members are the files to keep
 
 
-def _unchanged(images: Pixels) -> Pixels:
-    return images
-
-
 @dataclass(frozen=True)
 class Source:
     """What is known about a dataset without its files, and how to open them."""
@@ -73,13 +69,19 @@ class Source:
     title: str
     class_names: tuple[str, ...]
     counts: Mapping[Part, tuple[int, ...]]  # published images of each class
-    shape: tuple[int, int, int]  # height, width, channels of an image after `fit`
+    shape: tuple[int, int, int]  # height, width, channels of an image as a stream has it
     preparation: Preparation
     open: Callable[[Path], dict[Part, Records]]
     places: tuple[str, ...] = ()  # where in the data folder it is looked for, the first that is there
     remotes: tuple[Remote, ...] = ()
-    fit: Callable[[Pixels], Pixels] = _unchanged  # to the size the network expects
+    fits: Mapping[str, Callable[[Pixels], Pixels]] = field(default_factory=dict)  # ways to that size, the usual one first
     digests: Mapping[str, str] = field(default_factory=dict)  # see verify.py
+
+    def fit(self, images: Pixels, way: str | None = None) -> Pixels:
+        """Images at the size a stream has them, in the way asked for where there is a choice."""
+        if not self.fits:
+            return images
+        return self.fits.get(way or "", next(iter(self.fits.values())))(images)
 
     @property
     def needs_files(self) -> bool:

@@ -1,0 +1,350 @@
+"""Step by step beside the authors' released code: `python -m benchmarks.released CHECKOUT`.
+
+CHECKOUT is a folder with their CL.py (repository GhadaSokar/AFAF), which is read there and not part of this project. Four tasks of two
+classes, the last two reusing, are learned by both on the same images in the same order, in double precision, with biases and gradients
+as in the released code (`method.biases=unfixed method.block_gradient=false`). Only draws are handed over: which free neurons and which
+connections a task starts with, and the values these start from. Everything else each side finds out for itself: candidates, steps,
+importance, what is dropped and grown, which neurons become fixed, what comes out for a test image. Where importances are equal numpy
+decides in their code, in no documented order; there it is given the rule of this project, the lowest index first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from afaf.engine.eager import EagerEngine
+from afaf.learning.feed import Feed, Moment
+from afaf.learning.learner import Learner
+from afaf.learning.settings import LearnSettings, Settings, SparseSettings
+from afaf.methods.afaf import AFAF, AFAFOptions
+from afaf.methods.base import Lesson
+from afaf.network.net import Network
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.streams.tasks import Preparation, Split, Stream, Task
+from benchmarks.provenance import write_results
+
+TASKS, CLASSES, SIDE, PER_CLASS = 4, 2, 16, 70
+WIDTHS = (16, 20, 24, 60, 80)  # of the paper's network, made small: conv 1-3, dense 1-2
+FIRST_REUSE, L_REUSE, SHARE = 3, 4, 30
+KINDS = ("conv", "conv", "conv", "fc", "output")  # which percentages hold for these layers
+ALLOC = {"conv": 70, "fc": 40, "output": 20}
+FIXED = {"conv": 10, "fc": 30, "output": 100}
+DENSITY = {"conv": 30, "fc": 30, "output": 80}
+LEARN = LearnSettings(epochs=6, batch_size=16, lr=0.1)
+LAST = len(WIDTHS) + 1  # l of the output weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("checkout", type=Path, help="a folder with the authors' CL.py")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/released.json"))
+    arguments = parser.parse_args()
+    code = arguments.checkout / "CL.py"
+    if not code.is_file():
+        sys.exit(f"{code}: no such file: name the folder that holds the authors' released code (GhadaSokar/AFAF)")
+    rows = [row for seed in range(arguments.seeds) for row in beside(load(code, seed), seed)]
+    Console().print(as_table(rows))
+    write_results(arguments.out, rows, torch.device("cpu"))
+    if any(row["largest"] > row["allowed"] for row in rows):
+        sys.exit("the two differ")
+
+
+def load(path: Path, seed: int) -> ModuleType:
+    """Their code, with draws that can be repeated and an order among equals."""
+    spec = importlib.util.spec_from_file_location("released", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.np = TheirNumpy(seed)  # type: ignore[attr-defined]
+    return module
+
+
+class TheirNumpy:
+    """Of equals the lowest index first: they take the first of a partition, and the last of a sort."""
+
+    def __init__(self, seed: int):
+        self.random = np.random.RandomState(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def argpartition(self, values: Any, count: int) -> Any:
+        return np.argsort(np.asarray(values), kind="stable")
+
+    def argsort(self, values: Any) -> Any:
+        return np.argsort(-np.asarray(values), kind="stable")[::-1]
+
+
+def as_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table("what is compared", "seeds", "largest difference", "allowed")
+    for what in dict.fromkeys(row["what"] for row in rows):
+        found = [row for row in rows if row["what"] == what]
+        table.add_row(what, str(len(found)), f"{max(row['largest'] for row in found):.1e}", f"{found[0]['allowed']:.0e}")
+    return table
+
+
+# ---- one run of both
+
+
+def beside(released: ModuleType, seed: int) -> list[dict[str, Any]]:
+    """Learn the stream with this project's code; theirs does after it what it did, and every number is compared."""
+    stream, spec = small_stream(seed), small_network()
+    method = AFAF(
+        AFAFOptions(first_reuse=FIRST_REUSE, l_reuse=L_REUSE, biases="unfixed", block_gradient=False),
+        Settings(LEARN, SparseSettings(alloc={**ALLOC}, density={**DENSITY}, fixed={**FIXED})),
+    )
+    method.check(spec, stream.outline)
+    learner = Learner.fresh(Network(spec, seed, dtype=torch.float64), "connection")
+    with double_precision():
+        theirs, compared = Theirs(released, learner), Compared()
+        for task in stream:
+            lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)], dtype=torch.float64))
+            learner.begin(lesson.task, lesson.classes)
+            method.start(learner, lesson, 0)
+            theirs.start(learner, lesson, compared)
+            epochs = iter(range(LEARN.epochs))
+
+            def after_epoch(_: Any, lesson: Lesson = lesson, epochs: Any = epochs) -> None:
+                theirs.learn_epoch(lesson, Moment(learner.seed, lesson.task, 0, next(epochs)))
+                theirs.compare(learner, lesson.task, compared)
+
+            EagerEngine().learn(learner, method.plan(learner, lesson, 0), lesson.feed, after_epoch)
+            method.finish(learner, lesson)
+            learner.end(lesson.task)
+            images = torch.cat([pixels(seen.test) for seen in stream[: lesson.task]])
+            compared.note("logits of test images, classes seen so far", theirs.answer(images, learner) - seen_logits(learner, images))
+    return [
+        {"seed": seed, "what": what, "largest": largest, "allowed": compared.allowed(what)} for what, largest in compared.largest.items()
+    ]
+
+
+class Compared:
+    """The largest difference of each kind. Numbers may differ by rounding, what is counted may not."""
+
+    def __init__(self) -> None:
+        self.largest: dict[str, float] = {}
+
+    def note(self, what: str, difference: Tensor) -> None:
+        self.largest[what] = max(self.largest.get(what, 0.0), float(difference.abs().max()))
+
+    def note_sets(self, what: str, one: Tensor, other: Tensor) -> None:
+        self.note(what, (one != other).sum())
+
+    def allowed(self, what: str) -> float:
+        return 0.0 if what.startswith(("which", "how many")) else 1e-9
+
+
+def small_network() -> NetworkSpec:
+    a, b, c, d, e = WIDTHS
+    hidden = (
+        Layer("conv", a),
+        Layer("conv", b, ("relu", "pool")),
+        Layer("conv", c, ("relu", "pool")),
+        Layer("dense", d),
+        Layer("dense", e),
+    )
+    return NetworkSpec("small", (3, SIDE, SIDE), hidden, TASKS * CLASSES, 0.0)
+
+
+def small_stream(seed: int) -> Stream:
+    """Classes that can be told apart through noise."""
+    draw = np.random.default_rng(seed)
+    means = draw.normal(size=(TASKS * CLASSES, SIDE, SIDE, 3))
+
+    def split(classes: tuple[int, ...], each: int) -> Split:
+        labels = np.repeat(np.array(classes), each)
+        return Split((means[labels] + 1.5 * draw.normal(size=(len(labels), SIDE, SIDE, 3))).astype(np.float32), labels)
+
+    tasks = []
+    for number in range(1, TASKS + 1):
+        classes = tuple(range((number - 1) * CLASSES, number * CLASSES))
+        names = tuple(f"class {c}" for c in classes)
+        tasks.append(Task(number, classes, names, split(classes, PER_CLASS), split(classes, 10), Preparation((0.0,), (1.0,))))
+    return Stream("small", tasks)
+
+
+def pixels(split: Split) -> Tensor:
+    return torch.from_numpy(split.images).permute(0, 3, 1, 2).to(torch.float64)
+
+
+def seen_logits(learner: Learner, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = learner.network(images)
+    return logits[:, : len(learner.seen_classes)]
+
+
+@contextlib.contextmanager
+def double_precision() -> Any:
+    """Their code makes tensors of the default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+# ---- their side
+
+
+class TheirNetwork(nn.Module):
+    """The network with the names and methods by which their class asks for its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        a, b, c, d, e = WIDTHS
+        self.num_classes, self.l_reuse = TASKS * CLASSES, L_REUSE - 1
+        self.conv2_W = self.conv2_H = ((SIDE - 4) // 2 - 2) // 2
+        self.conv_1, self.conv_2, self.conv_3 = nn.Conv2d(3, a, 3), nn.Conv2d(a, b, 3), nn.Conv2d(b, c, 3)
+        self.dense_1 = nn.Linear(c * self.conv2_H * self.conv2_W, d)
+        self.dense_2, self.classifier = nn.Linear(d, e), nn.Linear(e, self.num_classes)
+        self.layers_names = [name for name, parameter in self.named_parameters() if self.take_layer(name, parameter)]
+        self.layers_names.append("classifier.bias")
+        self.noParams: list[int] = []
+
+    def take_layer(self, name: str, parameter: Tensor) -> bool:
+        return parameter.dim() > 1
+
+    def last_layer(self, name: str) -> bool:
+        return name in self.layers_names[-2:]
+
+    def flatten_layer(self, name: str) -> bool:
+        return name == "dense_1.weight"
+
+    def activations(self, x: Tensor) -> list[Tensor]:
+        """Of layers 2..L-1, after ReLU and before pooling, and the logits."""
+        conv_1 = self.conv_1(x).relu()
+        conv_2 = self.conv_2(conv_1).relu()
+        conv_3 = self.conv_3(nn.functional.max_pool2d(conv_2, 2)).relu()
+        dense_1 = self.dense_1(nn.functional.max_pool2d(conv_3, 2).flatten(1)).relu()
+        dense_2 = self.dense_2(dense_1).relu()
+        return [conv_1, conv_2, conv_3, dense_1, dense_2, self.classifier(dense_2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activations(x)[-1]
+
+
+class Theirs:
+    """Their class, led through tasks as their main program leads it."""
+
+    def __init__(self, released: ModuleType, learner: Learner):
+        self.network = TheirNetwork()
+        named = dict(self.network.named_parameters())
+        self.weights = {l: named[name] for l, name in enumerate(self.network.layers_names[:-1], 1)}
+        self.biases = {l: named[name.replace("weight", "bias")] for l, name in enumerate(self.network.layers_names[:-1], 1)}
+        for l, bias in self.biases.items():
+            bias.data = learner.network.bias(l).clone()
+        alloc = [3, *(ALLOC[kind] * width // 100 for kind, width in zip(KINDS, WIDTHS, strict=True)), CLASSES]
+        fixed = [0, *(FIXED[kind] * count // 100 for kind, count in zip(KINDS, alloc[1:-1], strict=True)), CLASSES]
+        densities = [DENSITY[kind] for kind in ("conv", *KINDS)]
+        self.network.noParams = [d * below * above // 100 for d, below, above in zip(densities, alloc, alloc[1:], strict=False)]
+        candidates, free = (
+            [p * count // 100 if i >= L_REUSE - 1 else 0 for i, count in enumerate(alloc[:-1])] for p in (SHARE, 100 - SHARE)
+        )
+        labels = [list(range(t * CLASSES, (t + 1) * CLASSES)) for t in range(TASKS)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.code: Any = released.CL(torch.device("cpu"), fixed, alloc, labels, self.network, [*free, 0], [*candidates, 0])
+        self.step = torch.optim.SGD(self.network.parameters(), lr=LEARN.lr)
+
+    def name(self, l: int) -> str:
+        return self.network.layers_names[l - 1]
+
+    def start(self, learner: Learner, lesson: Lesson, compared: Compared) -> None:
+        """Allocate as they do, compare what does not depend on draws, and go on from the draws of this project."""
+        code, record = self.code, learner.ledger.record_of(lesson.task)
+        assert record is not None
+        reuses = lesson.task >= FIRST_REUSE
+        if lesson.task > 1:
+            with contextlib.redirect_stdout(io.StringIO()):
+                code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
+        for l in range(2, LAST + 1):
+            compared.note_sets("which neurons are fixed", code.layers_free_nodes[self.name(l)] == 0, learner.ledger.is_fixed(l))
+        for l in range(1, LAST + 1):
+            ours = self.as_mask(learner.ledger.owned_by(l, lesson.task), l)
+            compared.note("how many connections a task gets", code.mask[self.name(l)].sum() - ours.sum())
+        for last in record.classes[-1:] if reuses else ():  # those of the last class are still there
+            for l in range(L_REUSE, LAST):
+                candidate = torch.zeros_like(code.candidate_neurons_per_layer[self.name(l)])
+                candidate[last.candidates[l]] = 1
+                compared.note_sets("which neurons are candidates", code.candidate_neurons_per_layer[self.name(l)], candidate)
+        self.take_over(learner, lesson.task)
+        code.reset_importance()
+
+    def take_over(self, learner: Learner, task: int) -> None:
+        """The connections drawn here instead of theirs, with the values these start from."""
+        code, record = self.code, learner.ledger.record_of(task)
+        assert record is not None
+        for l, weight in self.weights.items():
+            name, value = self.name(l), learner.network.weight(l).reshape(weight.shape)
+            drawn = self.as_mask(learner.ledger.owned_by(l, task), l)
+            owned = code.previous_mask[name] + drawn
+            code.mask[name] = drawn
+            code.selected_nodes[name], code.selected_nodes_in[name] = record.sources(l).tolist(), record.targets(l).tolist()
+            weight.data = torch.where(drawn == 1, value, weight.data * (drawn if l == LAST else owned))
+        if task == 1:
+            code.set_init_network_weight()
+
+    def mean_activations(self, lesson: Lesson) -> list[list[Tensor]]:
+        """By layer and class: the mean over the class's images of a neuron's activation, summed over a map's positions."""
+        with torch.no_grad():
+            layers = self.network.activations(lesson.feed.batch(torch.arange(len(lesson.feed)), Moment(0, lesson.task))[0])[:-1]
+        labels = lesson.feed.labels
+        return [
+            [layer[labels == c].flatten(2).sum(2).mean(0) if layer.dim() == 4 else layer[labels == c].mean(0) for c in lesson.classes]
+            for layer in layers
+        ]
+
+    def learn_epoch(self, lesson: Lesson, moment: Moment) -> None:
+        for samples in lesson.feed.order(moment).split(LEARN.batch_size):
+            images, labels = lesson.feed.batch(samples, moment)
+            self.step.zero_grad()
+            self.code.set_old_weight()
+            nn.functional.cross_entropy(self.network(images), labels).backward()  # type: ignore[no-untyped-call]
+            self.code.apply_mask_on_grad()
+            self.step.step()
+            self.code.calculate_importance()
+            self.code.recover_old_task_weight()
+        if moment.epoch < LEARN.epochs - 1:
+            self.code.remove()
+            self.code.add()
+
+    def compare(self, learner: Learner, task: int, compared: Compared) -> None:
+        for l, weight in self.weights.items():
+            ledger, name = learner.ledger, self.name(l)
+            owned = self.as_mask(ledger.owned_by(l, task) if l == LAST else ledger.owner(l) > 0, l)
+            compared.note("weights", (weight.data - learner.network.weight(l).reshape(weight.shape)) * owned)
+            compared.note("biases", self.biases[l].data - learner.network.bias(l))
+            compared.note_sets("which connections are the task's", self.code.mask[name], self.as_mask(ledger.owned_by(l, task), l))
+            importance = self.code.layers_importnace[name]
+            compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l - 1]) / importance.max())
+
+    def answer(self, images: Tensor, learner: Learner) -> Tensor:
+        self.code.set_classifer_to_all_learned_tasks()
+        with torch.no_grad():
+            logits: Tensor = self.network(images)
+        return logits[:, : len(learner.seen_classes)]
+
+    def as_mask(self, owned: Tensor, l: int) -> Tensor:
+        """Connections as the elements of a weight tensor of theirs."""
+        shape = self.weights[l].shape
+        blocks = owned[:, :, 0].to(torch.float64)
+        return blocks[:, :, None].expand(*blocks.shape, shape.numel() // blocks.numel()).reshape(shape).clone()
+
+
+if __name__ == "__main__":
+    main()
