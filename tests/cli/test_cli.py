@@ -235,3 +235,14 @@ def test_help_needs_no_pytorch() -> None:
     """What a shell asks for all the time answers at once."""
     code = "import sys, afaf.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
+@pytest.mark.parametrize("command", [["methods"], ["costs", "split-cifar10", "afaf", "--json"]])
+def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "afaf", *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "cannot be written: no space is left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -32,11 +35,22 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
         except AfafError as error:
             new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC or error.filename is not None:  # a file's own troubles are told where it is written
+                raise
+            new_console(stderr=True).print("[bold red]error:[/] what this command prints cannot be written: no space is left there")
+            _say_no_more()
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            new_console(stderr=True).print("interrupted: no file is half-written; to go on, give the same command again", soft_wrap=True)
+            new_console(stderr=True).print("interrupted: no file is half-written; to do it, give the same command again", soft_wrap=True)
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def _say_no_more() -> None:
+    """What waits to be printed would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
