@@ -111,6 +111,13 @@ def test_mix_shows_every_dataset_as_three_channels_of_32(folder: Path) -> None:
     assert all(set(task.train.labels) == set(task.classes) for task in stream)
 
 
+def test_mix_can_be_had_with_every_grey_image_resized(folder: Path) -> None:
+    usual, resized = (BENCHMARKS["mix"].load(folder, verify=False, fit=fit) for fit in (None, "resize"))
+    changed = [not np.array_equal(one.train.images, other.train.images) for one, other in zip(usual, resized, strict=True)]
+    assert changed == [False, True, False, True] * 2
+    assert resized.outline == usual.outline
+
+
 def test_other_images_than_the_published_are_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"cifar-10-batches-bin: the train images of .*airplane.* are not those published as CIFAR-10"):
         open_stream("split-cifar10", data=folder)
@@ -152,6 +159,10 @@ def test_unknown_names_and_options() -> None:
         open_stream("split-digits", size=16)
     with pytest.raises(ConfigError, match=r"fixed and takes no options.*fit"):
         outline_of("split-cifar10", fit="resize")
+    with pytest.raises(ConfigError, match=r"takes no options but fit, but was given: size"):
+        open_stream("mix", size=16)
+    with pytest.raises(ConfigError, match=r"unknown value of fit 'rezise': did you mean 'resize'"):
+        open_stream("mix", fit="rezise")
     assert outline_of("mix", fit="resize") == outline_of("mix")
     with pytest.raises(ConfigError, match=r"stream\.fit.*your own images are resized"):
         open_stream("folder:.", fit="resize")

@@ -31,7 +31,7 @@ _PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a stream of one's own data is cut into tasks. The built-in streams need none of it; of theirs is `fit` alone."""
+    """How a stream of one's own data is cut into tasks. The built-in streams need none of it; `fit` is for Mix alone."""
 
     classes_per_task: int = 2
     order: str = ""  # a file that lists the classes in order of arrival, one task a line

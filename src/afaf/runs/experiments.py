@@ -21,9 +21,8 @@ from afaf.errors import AfafError, CapacityError, ConfigError, unknown
 from afaf.runs.config import Table, build_config
 from afaf.runs.keep import check_keep
 from afaf.runs.presets import preset_tables
-from afaf.runs.runner import method_class, set_up, settings_table
+from afaf.runs.runner import method_class, outline_with, set_up, settings_table
 from afaf.runs.store import Key, Line, canonical, is_text, key_of
-from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Outline
 
 
@@ -158,9 +157,10 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
 
     A sub-network that does not fit is not refused: that is an outcome.
     """
-    outline = outline_of(stream)
+    tables = settings_table(None, settings)
+    outline = outline_with(stream, tables, None)
     try:
-        set_up(outline, method, *settings_table(None, settings))
+        set_up(outline, method, *tables)
     except CapacityError:
         pass
     except AfafError as error:

@@ -137,8 +137,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:
     """The stream of this name: a built-in one, `folder:PATH`, `npz:PATH`, or one another package registered.
 
-    `data` is the folder of the published datasets. The options are those of own data (see own.py). Built-in streams have none but `fit`,
-    where their datasets leave a choice of it.
+    `data` is the folder of the published datasets. The options are those of own data (see own.py). Built-in streams have none, but for
+    `fit` of Mix, "pad" (the default) or "resize": how MNIST and Fashion-MNIST come from 28x28 pixels to 32x32.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name].load(data, **_checked_options(BENCHMARKS[name], options))
@@ -182,10 +182,13 @@ def _own() -> dict[str, Callable[..., Stream]]:
 
 
 def _checked_options(benchmark: Benchmark, options: dict[str, Any]) -> dict[str, Any]:
-    has_choice = any(len(source.fits) > 1 for source in benchmark.sources)
-    wrong = sorted(set(options) - ({"fit"} if has_choice else set()))
+    fits = {way for source in benchmark.sources if len(source.fits) > 1 for way in source.fits}
+    wrong = sorted(set(options) - ({"fit"} if fits else set()))
     if wrong:
-        raise ConfigError(f"stream '{benchmark.name}' is fixed and takes no options, but was given: {', '.join(wrong)}")
+        takes = "no options but fit" if fits else "no options"
+        raise ConfigError(f"stream '{benchmark.name}' is fixed and takes {takes}, but was given: {', '.join(wrong)}")
+    if "fit" in options and options["fit"] not in fits:
+        raise ConfigError(unknown("value of fit", str(options["fit"]), fits))
     return options
 
 

@@ -81,7 +81,8 @@ class Source:
         """Images at the size a stream has them, in the way asked for where there is a choice."""
         if not self.fits:
             return images
-        return self.fits.get(way or "", next(iter(self.fits.values())))(images)
+        usual, *others = self.fits
+        return self.fits[way if way is not None and others else usual](images)
 
     @property
     def needs_files(self) -> bool:
