@@ -6,6 +6,11 @@ as in the released code (`method.biases=unfixed method.block_gradient=false`). O
 connections a task starts with, and the values these start from. Everything else each side finds out for itself: candidates, steps,
 importance, what is dropped and grown, which neurons become fixed, what comes out for a test image. Where importances are equal numpy
 decides in their code, in no documented order; there it is given the rule of this project, the lowest index first.
+
+Theirs is the class in CL.py alone. Their network and their main program are written anew below, small, without dropout, batch norm and
+augmentation: these are not compared. Nor does it hold for any settings: they take for a step how far a weight moved after rounding, 0
+where it is lost in it, this project takes lr x gradient. With lr 0.3, when gradients vanish or explode, connections of an importance near 0
+(1e-35) are dropped in another order with 2 of 12 seeds, and a third diverges.
 """
 
 from __future__ import annotations
@@ -15,6 +20,9 @@ import contextlib
 import importlib.util
 import io
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,21 +51,23 @@ KINDS = ("conv", "conv", "conv", "fc", "output")  # which percentages hold for t
 ALLOC = {"conv": 70, "fc": 40, "output": 20}
 FIXED = {"conv": 10, "fc": 30, "output": 100}
 DENSITY = {"conv": 30, "fc": 30, "output": 80}
-LEARN = LearnSettings(epochs=6, batch_size=16, lr=0.1)
+LEARN = LearnSettings(epochs=12, batch_size=16, lr=0.1)  # so that most of the tasks are learned
 LAST = len(WIDTHS) + 1  # l of the output weights
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("checkout", type=Path, help="a folder with the authors' CL.py")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/released.json"))
     arguments = parser.parse_args()
     code = arguments.checkout / "CL.py"
     if not code.is_file():
         sys.exit(f"{code}: no such file: name the folder that holds the authors' released code (GhadaSokar/AFAF)")
     rows = [row for seed in range(arguments.seeds) for row in beside(load(code, seed), seed)]
+    learned = {row["seed"]: row["learned"] for row in rows}
     Console().print(as_table(rows))
+    print(f"Tasks of which more than nine in ten test images were told apart: {sum(learned.values())} of {TASKS * len(learned)}")
     write_results(arguments.out, rows, torch.device("cpu"))
     if any(row["largest"] > row["allowed"] for row in rows):
         sys.exit("the two differ")
@@ -111,7 +121,7 @@ def beside(released: ModuleType, seed: int) -> list[dict[str, Any]]:
     method.check(spec, stream.outline)
     learner = Learner.fresh(Network(spec, seed, dtype=torch.float64), "connection")
     with double_precision():
-        theirs, compared = Theirs(released, learner), Compared()
+        theirs, compared, learned = Theirs(released, learner), Compared(), 0
         for task in stream:
             lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)], dtype=torch.float64))
             learner.begin(lesson.task, lesson.classes)
@@ -127,9 +137,13 @@ def beside(released: ModuleType, seed: int) -> list[dict[str, Any]]:
             method.finish(learner, lesson)
             learner.end(lesson.task)
             images = torch.cat([pixels(seen.test) for seen in stream[: lesson.task]])
-            compared.note("logits of test images, classes seen so far", theirs.answer(images, learner) - seen_logits(learner, images))
+            answer = theirs.answer(images, learner)
+            compared.note("logits of test images, classes seen so far", answer - seen_logits(learner, images))
+            right = answer[-len(task.test) :, list(task.classes)].argmax(1) == torch.from_numpy(task.test.labels) - task.classes[0]
+            learned += bool(right.to(torch.float64).mean() > 0.9)
     return [
-        {"seed": seed, "what": what, "largest": largest, "allowed": compared.allowed(what)} for what, largest in compared.largest.items()
+        {"seed": seed, "learned": learned, "what": what, "largest": largest, "allowed": compared.allowed(what)}
+        for what, largest in compared.largest.items()
     ]
 
 
@@ -140,7 +154,7 @@ class Compared:
         self.largest: dict[str, float] = {}
 
     def note(self, what: str, difference: Tensor) -> None:
-        self.largest[what] = max(self.largest.get(what, 0.0), float(difference.abs().max()))
+        self.largest[what] = max(self.largest.get(what, 0.0), float(difference.abs().nan_to_num(nan=torch.inf).max()))
 
     def note_sets(self, what: str, one: Tensor, other: Tensor) -> None:
         self.note(what, (one != other).sum())
@@ -162,13 +176,13 @@ def small_network() -> NetworkSpec:
 
 
 def small_stream(seed: int) -> Stream:
-    """Classes that can be told apart through noise."""
+    """Classes of large patches, that can be told apart through noise."""
     draw = np.random.default_rng(seed)
-    means = draw.normal(size=(TASKS * CLASSES, SIDE, SIDE, 3))
+    means = 4 * draw.normal(size=(TASKS * CLASSES, 4, 4, 3)).repeat(SIDE // 4, 1).repeat(SIDE // 4, 2)
 
     def split(classes: tuple[int, ...], each: int) -> Split:
         labels = np.repeat(np.array(classes), each)
-        return Split((means[labels] + 1.5 * draw.normal(size=(len(labels), SIDE, SIDE, 3))).astype(np.float32), labels)
+        return Split((means[labels] + draw.normal(size=(len(labels), SIDE, SIDE, 3))).astype(np.float32), labels)
 
     tasks = []
     for number in range(1, TASKS + 1):
@@ -186,6 +200,14 @@ def seen_logits(learner: Learner, images: Tensor) -> Tensor:
     with torch.no_grad():
         logits: Tensor = learner.network(images)
     return logits[:, : len(learner.seen_classes)]
+
+
+@contextlib.contextmanager
+def quietly() -> Any:
+    """Their code tells much, and PyTorch something about it."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
@@ -257,9 +279,15 @@ class Theirs:
             [p * count // 100 if i >= L_REUSE - 1 else 0 for i, count in enumerate(alloc[:-1])] for p in (SHARE, 100 - SHARE)
         )
         labels = [list(range(t * CLASSES, (t + 1) * CLASSES)) for t in range(TASKS)]
-        with contextlib.redirect_stdout(io.StringIO()):
+        with quietly():
             self.code: Any = released.CL(torch.device("cpu"), fixed, alloc, labels, self.network, [*free, 0], [*candidates, 0])
         self.step = torch.optim.SGD(self.network.parameters(), lr=LEARN.lr)
+        self.candidates: list[dict[str, Tensor]] = []  # of each class of the newest task
+        self.code.get_candidate_neurons_for_a_class = partial(self.keep_candidates, self.code.get_candidate_neurons_for_a_class)
+
+    def keep_candidates(self, find: Callable[..., None], *arguments: Any) -> None:
+        find(*arguments)
+        self.candidates.append(self.code.candidate_neurons_per_layer)  # it makes another for the next class
 
     def name(self, l: int) -> str:
         return self.network.layers_names[l - 1]
@@ -269,19 +297,22 @@ class Theirs:
         code, record = self.code, learner.ledger.record_of(lesson.task)
         assert record is not None
         reuses = lesson.task >= FIRST_REUSE
+        self.candidates.clear()
         if lesson.task > 1:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with quietly():
                 code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
         for l in range(2, LAST + 1):
             compared.note_sets("which neurons are fixed", code.layers_free_nodes[self.name(l)] == 0, learner.ledger.is_fixed(l))
         for l in range(1, LAST + 1):
             ours = self.as_mask(learner.ledger.owned_by(l, lesson.task), l)
             compared.note("how many connections a task gets", code.mask[self.name(l)].sum() - ours.sum())
-        for last in record.classes[-1:] if reuses else ():  # those of the last class are still there
+            if not reuses:  # else how many it is depends on draws
+                compared.note("how many neurons a task gets", torch.tensor(len(code.selected_nodes[self.name(l)]) - len(record.sources(l))))
+        for theirs, ours_of_class in zip(self.candidates, record.classes if reuses else (), strict=True):
             for l in range(L_REUSE, LAST):
-                candidate = torch.zeros_like(code.candidate_neurons_per_layer[self.name(l)])
-                candidate[last.candidates[l]] = 1
-                compared.note_sets("which neurons are candidates", code.candidate_neurons_per_layer[self.name(l)], candidate)
+                candidate = torch.zeros_like(theirs[self.name(l)])
+                candidate[ours_of_class.candidates[l]] = 1
+                compared.note_sets("which neurons are candidates", theirs[self.name(l)], candidate)
         self.take_over(learner, lesson.task)
         code.reset_importance()
 
@@ -331,7 +362,8 @@ class Theirs:
             compared.note("biases", self.biases[l].data - learner.network.bias(l))
             compared.note_sets("which connections are the task's", self.code.mask[name], self.as_mask(ledger.owned_by(l, task), l))
             importance = self.code.layers_importnace[name]
-            compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l - 1]) / importance.max())
+            largest = importance.max() if importance.any() else 1.0  # below l_reuse nothing is learned
+            compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l - 1]) / largest)
 
     def answer(self, images: Tensor, learner: Learner) -> Tensor:
         self.code.set_classifer_to_all_learned_tasks()
