@@ -332,6 +332,20 @@ def test_an_explanation_can_be_shown_by_several(tmp_path: Path, everything: dict
         Explanations.read(tmp_path)
 
 
+def test_what_table_2_explains_is_not_told_again(tmp_path: Path, everything: dict[Any, Line]) -> None:
+    (tmp_path / "explanations.toml").write_text('[[explanation]]\nstream = "mix"\nmethod = "afaf"\ntext = "because."\n')
+    lines = {
+        key: {**line, "acc": 1.0} if line["stream"] == "mix" and line["method"] == "afaf" else line for key, line in everything.items()
+    }
+    written = report(lines, Explanations.read(tmp_path))
+    assert "- AFAF ACC; AFAF BWT: because." in written.main_table()
+    for again in (written.ambiguity_table(), written.levels_table()):
+        assert "Mix, AFAF, class-IL: as in Table 2." in again
+    of_its_own = next(line for line in written.ambiguity_table().splitlines() if line.endswith(": because."))
+    assert "Mix, w/ l_reuse = L-1, class-IL" in of_its_own
+    assert "Mix, AFAF, class-IL" not in of_its_own
+
+
 def test_afafs_acc_is_explained_where_it_lies_outside_the_papers_own_spread_though_it_agrees(everything: dict[Any, Line]) -> None:
     mean, std = paper()["table-2"]["mix"]["afaf"]["acc"]
     lines = dict(everything)

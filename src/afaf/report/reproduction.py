@@ -208,12 +208,18 @@ class Report:
         difference = f"{found.mean - printed[0]:+.2f} (± {allowed(printed, found):.2f})"
         return beside, str(found), n, difference, verdict(printed, found)
 
-    def _explained(self, shapes: Iterable[tuple[Shape, str, Sequence[float], str]]) -> str:
-        """A line for each number that differs: what explains it and where that was measured, or that nothing was found yet."""
+    def _explained(self, shapes: Iterable[tuple[Shape, str, Sequence[float], str]], *, after_table_2: bool = False) -> str:
+        """A line for each number that differs: what explains it and where that was measured, or that nothing was found yet.
+
+        A number that Table 2 has too is explained there.
+        """
         names: dict[str, list[str]] = {}
         evidence: dict[str, dict[str, list[str]]] = {}
         for what, metric, printed, name in shapes:
             if not self._wants_explaining(what, metric, printed):
+                continue
+            if after_table_2 and not what.settings and metric in ("acc", "bwt"):
+                names.setdefault("as in Table 2.", []).append(name)
                 continue
             explanation = self.explanations.of(what, metric)
             text = explanation.text if explanation else "not explained yet."
@@ -254,7 +260,8 @@ class Report:
         if found is None:
             return ""
         where = "within" if is_within(printed, found) else "**outside**"
-        return f"\nAFAF's mean ACC, {found.mean:.2f}, lies {where} the paper's {printed[0]:.2f} ± {printed[1]:.2f}.\n"
+        known_to = "" if found.std is None else f" (standard error {found.std / found.n**0.5:.2f})"
+        return f"\nAFAF's mean ACC, {found.mean:.2f}{known_to}, lies {where} the paper's {printed[0]:.2f} ± {printed[1]:.2f}.\n"
 
     def main_table(self) -> str:
         text = "## Table 2: class-IL ACC and BWT\n"
@@ -362,7 +369,7 @@ class Report:
                     rows.append((self.streams[stream], variant["title"], setting, *self._compared(what, metric, printed[metric])))
                     compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {variant['title']}, {setting}"))
         text += table(("stream", "variant", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
-        return text + self._explained(compared)
+        return text + self._explained(compared, after_table_2=True)
 
     def levels_table(self) -> str:
         text = "## Table 10: connection level and neuron level\n\n"
@@ -374,7 +381,7 @@ class Report:
                     rows.append((self.streams[stream], self.methods[method], setting, *self._compared(what, metric, printed[metric])))
                     compared.append((what, metric, printed[metric], f"{self.streams[stream]}, {self.methods[method]}, {setting}"))
         text += table(("stream", "method", "", "paper", "measured", "n", "difference (allowed)", "verdict"), rows)
-        return text + self._explained(compared)
+        return text + self._explained(compared, after_table_2=True)
 
     def printed_differences(self) -> str:
         """Differences of ACC that the text prints."""
