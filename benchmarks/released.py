@@ -2,10 +2,11 @@
 
 CHECKOUT is a folder with their CL.py (repository GhadaSokar/AFAF), which is read there and not part of this project. Four tasks of two
 classes, the last two reusing, are learned by both on the same images in the same order, in double precision, with biases and gradients
-as in the released code (`method.biases=unfixed method.block_gradient=false`). Only draws are handed over: which free neurons and which
-connections a task starts with, and the values these start from. Everything else each side finds out for itself: candidates, steps,
-importance, what is dropped and grown, which neurons become fixed, what comes out for a test image. Where importances are equal numpy
-decides in their code, in no documented order; there it is given the rule of this project, the lowest index first.
+as in the released code (`method.biases=unfixed method.block_gradient=false`). Their code gets the initial network, and where it draws, the
+draws of this project: which free neurons a task takes, and which of the places where it may have connections. Everything else each side
+finds out for itself: candidates, which places these are, steps, importance, what is dropped and grown, which neurons become fixed, what
+comes out for a test image. Where importances are equal numpy decides in their code, in no documented order; there it is given the rule of
+this project, the lowest index first.
 
 Theirs is the class in CL.py alone. Their network and their main program are written anew below, small, without dropout, batch norm and
 augmentation: these are not compared. Nor does it hold for any settings: they take for a step how far a weight moved after rounding, 0
@@ -21,7 +22,7 @@ import importlib.util
 import io
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -39,9 +41,11 @@ from afaf.learning.learner import Learner
 from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson
+from afaf.network.ledger import Allocation
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.streams.tasks import Preparation, Split, Stream, Task
+from afaf.subnets.allocate import Request, Subnetwork
 from benchmarks.provenance import write_results
 
 TASKS, CLASSES, SIDE, PER_CLASS = 4, 2, 16, 70
@@ -64,40 +68,16 @@ def main() -> None:
     code = arguments.checkout / "CL.py"
     if not code.is_file():
         sys.exit(f"{code}: no such file: name the folder that holds the authors' released code (GhadaSokar/AFAF)")
-    rows = [row for seed in range(arguments.seeds) for row in beside(load(code, seed), seed)]
+    try:
+        rows = [row for seed in range(arguments.seeds) for row in beside(code, seed)]
+    except DrawsDifferError as error:
+        sys.exit(f"the two differ: {error}")
     learned = {row["seed"]: row["learned"] for row in rows}
     Console().print(as_table(rows))
     print(f"Tasks of which more than nine in ten test images were told apart: {sum(learned.values())} of {TASKS * len(learned)}")
     write_results(arguments.out, rows, torch.device("cpu"))
     if any(row["largest"] > row["allowed"] for row in rows):
         sys.exit("the two differ")
-
-
-def load(path: Path, seed: int) -> ModuleType:
-    """Their code, with draws that can be repeated and an order among equals."""
-    spec = importlib.util.spec_from_file_location("released", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.np = TheirNumpy(seed)  # type: ignore[attr-defined]
-    return module
-
-
-class TheirNumpy:
-    """Of equals the lowest index first: they take the first of a partition, and the last of a sort."""
-
-    def __init__(self, seed: int):
-        self.random = np.random.RandomState(seed)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-    def argpartition(self, values: Any, count: int) -> Any:
-        return np.argsort(np.asarray(values), kind="stable")
-
-    def argsort(self, values: Any) -> Any:
-        return np.argsort(-np.asarray(values), kind="stable")[::-1]
 
 
 def as_table(rows: list[dict[str, Any]]) -> Table:
@@ -111,27 +91,28 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
 # ---- one run of both
 
 
-def beside(released: ModuleType, seed: int) -> list[dict[str, Any]]:
+def beside(code: Path, seed: int) -> list[dict[str, Any]]:
     """Learn the stream with this project's code; theirs does after it what it did, and every number is compared."""
     stream, spec = small_stream(seed), small_network()
-    method = AFAF(
+    method = Watched(
         AFAFOptions(first_reuse=FIRST_REUSE, l_reuse=L_REUSE, biases="unfixed", block_gradient=False),
         Settings(LEARN, SparseSettings(alloc={**ALLOC}, density={**DENSITY}, fixed={**FIXED})),
     )
     method.check(spec, stream.outline)
     learner = Learner.fresh(Network(spec, seed, dtype=torch.float64), "connection")
     with double_precision():
-        theirs, compared, learned = Theirs(released, learner), Compared(), 0
+        theirs, compared, learned = Theirs(code, learner), Compared(), 0
         for task in stream:
             lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)], dtype=torch.float64))
             learner.begin(lesson.task, lesson.classes)
             method.start(learner, lesson, 0)
-            theirs.start(learner, lesson, compared)
+            theirs.start(learner, lesson, method.newest, compared)
             epochs = iter(range(LEARN.epochs))
 
             def after_epoch(_: Any, lesson: Lesson = lesson, epochs: Any = epochs) -> None:
                 theirs.learn_epoch(lesson, Moment(learner.seed, lesson.task, 0, next(epochs)))
                 theirs.compare(learner, lesson.task, compared)
+                theirs.compare_importance(learner, compared)
 
             EagerEngine().learn(learner, method.plan(learner, lesson, 0), lesson.feed, after_epoch)
             method.finish(learner, lesson)
@@ -147,6 +128,16 @@ def beside(released: ModuleType, seed: int) -> list[dict[str, Any]]:
     ]
 
 
+class Watched(AFAF):
+    """AFAF, of which can be seen what it drew for the newest task."""
+
+    newest: Subnetwork
+
+    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
+        self.newest = super().allocate(learner, lesson, request)
+        return self.newest
+
+
 class Compared:
     """The largest difference of each kind. Numbers may differ by rounding, what is counted may not."""
 
@@ -159,8 +150,11 @@ class Compared:
     def note_sets(self, what: str, one: Tensor, other: Tensor) -> None:
         self.note(what, (one != other).sum())
 
+    def note_neurons(self, what: str, listed: Iterable[int], marked: Tensor) -> None:
+        self.note(what, torch.tensor(len({int(n) for n in listed} ^ set(marked.nonzero().flatten().tolist()))))
+
     def allowed(self, what: str) -> float:
-        return 0.0 if what.startswith(("which", "how many")) else 1e-9
+        return 0.0 if what.startswith("which") else 1e-9
 
 
 def small_network() -> NetworkSpec:
@@ -224,6 +218,119 @@ def double_precision() -> Any:
 # ---- their side
 
 
+def load(path: Path, draws: Draws) -> ModuleType:
+    """Their code, with numpy as it is given here."""
+    spec = importlib.util.spec_from_file_location("released", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.np = TheirNumpy(draws)  # type: ignore[attr-defined]
+    return module
+
+
+class TheirNumpy:
+    """Of equals the lowest index first: they take the first of a partition, and the last of a sort."""
+
+    def __init__(self, draws: Draws):
+        self.random = draws
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def argpartition(self, values: Any, count: int) -> Any:
+        return np.argsort(np.asarray(values), kind="stable")
+
+    def argsort(self, values: Any) -> Any:
+        return np.argsort(-np.asarray(values), kind="stable")[::-1]
+
+
+class DrawsDifferError(Exception):
+    """What they draw from is not what this project drew from."""
+
+
+Numbers = NDArray[np.int64]
+Answer = Callable[[Numbers], Numbers]  # from what they draw from to what is drawn
+
+
+class Draws:
+    """Where they draw at random they get what this project drew, in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._answers: Iterator[Answer] = iter(())
+
+    def prepare(self, given: Subnetwork, learner: Learner) -> None:
+        reuses = given.record.l_reuse > 1
+        self._answers = iter([*(_while_reusing(given, learner) if reuses else _without_reuse(given, learner))])
+
+    def choice(self, pool: Any, size: int, replace: bool) -> Numbers:
+        answer = next(self._answers)(np.asarray(pool, np.int64))
+        if len(answer) != size:
+            raise DrawsDifferError(f"{size} were to be drawn, and {len(answer)} were")
+        return answer
+
+    def all_asked(self) -> bool:
+        return next(self._answers, None) is None
+
+
+def _without_reuse(given: Subnetwork, learner: Learner) -> Iterator[Answer]:
+    """From the first layer to the last: which neurons above to leave out, then the connections to those that stay."""
+    record = given.record
+    for l in range(1, LAST + 1):
+        if l < LAST:
+            yield _all_but(record.free[l + 1])
+        yield _connections(_places(learner, record, l, record.sources(l), record.targets(l)), given.places[l])
+
+
+def _while_reusing(given: Subnetwork, learner: Learner) -> Iterator[Answer]:
+    """For each class from the last layer to the first; free neurons with the first class."""
+    record, nobody = given.record, torch.empty(0, dtype=torch.int64)
+    for number, allocated in enumerate(record.classes):
+        for l in range(LAST, 0, -1):
+            if number == 0 and l > 1:
+                yield _all_but(record.free[l]) if l == LAST else _exactly(record.free.get(l, nobody))
+            if l < record.l_reuse:
+                yield _exactly(nobody)
+                continue
+            each = len(given.places[l]) // len(record.classes)
+            places = _places(learner, record, l, allocated.sources[l], allocated.targets[l])
+            places.view(-1)[given.places[l][: number * each]] = False  # what the classes before drew
+            yield _connections(places, given.places[l][number * each : (number + 1) * each])
+
+
+def _places(learner: Learner, record: Allocation, l: int, sources: Tensor, targets: Tensor) -> Tensor:
+    """Where a task may have connections of W_l: between these, and nobody's before it."""
+    owner = learner.ledger.owner(l)[:, :, 0]
+    between = torch.zeros_like(owner, dtype=torch.bool)
+    between[targets[:, None], sources[None, :]] = True
+    return between & ((owner == 0) | (owner == record.task))
+
+
+def _all_but(neurons: Tensor) -> Answer:
+    return lambda pool: pool[~np.isin(pool, neurons.numpy())]
+
+
+def _exactly(neurons: Tensor) -> Answer:
+    def answer(pool: Numbers) -> Numbers:
+        if not np.isin(neurons.numpy(), pool).all():
+            raise DrawsDifferError("a free neuron is not free there")
+        return neurons.numpy()
+
+    return answer
+
+
+def _connections(places: Tensor, drawn: Tensor) -> Answer:
+    """They number the places row by row."""
+
+    def answer(pool: Numbers) -> Numbers:
+        numbered = torch.nonzero(places.reshape(-1)).flatten().numpy()
+        if len(pool) != len(numbered):
+            raise DrawsDifferError(f"connections are drawn from {len(pool)} places there, from {len(numbered)} here")
+        return np.searchsorted(numbered, drawn.numpy())
+
+    return answer
+
+
 class TheirNetwork(nn.Module):
     """The network with the names and methods by which their class asks for its parts."""
 
@@ -264,13 +371,20 @@ class TheirNetwork(nn.Module):
 class Theirs:
     """Their class, led through tasks as their main program leads it."""
 
-    def __init__(self, released: ModuleType, learner: Learner):
-        self.network = TheirNetwork()
+    def __init__(self, path: Path, learner: Learner):
+        self.network, self.draws = TheirNetwork(), Draws()
+        self.released = load(path, self.draws)
         named = dict(self.network.named_parameters())
         self.weights = {l: named[name] for l, name in enumerate(self.network.layers_names[:-1], 1)}
         self.biases = {l: named[name.replace("weight", "bias")] for l, name in enumerate(self.network.layers_names[:-1], 1)}
-        for l, bias in self.biases.items():
-            bias.data = learner.network.bias(l).clone()
+        for l in self.weights:
+            self.weights[l].data = learner.network.initial_weights(l).reshape(self.weights[l].shape).clone()
+            self.biases[l].data = learner.network.initial_bias(l).clone()
+        self.step = torch.optim.SGD(self.network.parameters(), lr=LEARN.lr)
+        self.candidates: list[dict[str, Tensor]] = []  # of each class of the newest task
+
+    def begin(self) -> None:
+        """Their class allocates the first task's sub-network when it is made."""
         alloc = [3, *(ALLOC[kind] * width // 100 for kind, width in zip(KINDS, WIDTHS, strict=True)), CLASSES]
         fixed = [0, *(FIXED[kind] * count // 100 for kind, count in zip(KINDS, alloc[1:-1], strict=True)), CLASSES]
         densities = [DENSITY[kind] for kind in ("conv", *KINDS)]
@@ -279,11 +393,9 @@ class Theirs:
             [p * count // 100 if i >= L_REUSE - 1 else 0 for i, count in enumerate(alloc[:-1])] for p in (SHARE, 100 - SHARE)
         )
         labels = [list(range(t * CLASSES, (t + 1) * CLASSES)) for t in range(TASKS)]
-        with quietly():
-            self.code: Any = released.CL(torch.device("cpu"), fixed, alloc, labels, self.network, [*free, 0], [*candidates, 0])
-        self.step = torch.optim.SGD(self.network.parameters(), lr=LEARN.lr)
-        self.candidates: list[dict[str, Tensor]] = []  # of each class of the newest task
+        self.code: Any = self.released.CL(torch.device("cpu"), fixed, alloc, labels, self.network, [*free, 0], [*candidates, 0])
         self.code.get_candidate_neurons_for_a_class = partial(self.keep_candidates, self.code.get_candidate_neurons_for_a_class)
+        self.code.set_init_network_weight()
 
     def keep_candidates(self, find: Callable[..., None], *arguments: Any) -> None:
         find(*arguments)
@@ -292,43 +404,28 @@ class Theirs:
     def name(self, l: int) -> str:
         return self.network.layers_names[l - 1]
 
-    def start(self, learner: Learner, lesson: Lesson, compared: Compared) -> None:
-        """Allocate as they do, compare what does not depend on draws, and go on from the draws of this project."""
-        code, record = self.code, learner.ledger.record_of(lesson.task)
-        assert record is not None
-        reuses = lesson.task >= FIRST_REUSE
+    def start(self, learner: Learner, lesson: Lesson, given: Subnetwork, compared: Compared) -> None:
+        """Allocate as they do."""
+        self.draws.prepare(given, learner)
         self.candidates.clear()
-        if lesson.task > 1:
-            with quietly():
-                code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
+        reuses = lesson.task >= FIRST_REUSE
+        with quietly():
+            if lesson.task == 1:
+                self.begin()
+            else:
+                self.code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
+        assert self.draws.all_asked()
+        self.code.reset_importance()
+        self.compare(learner, lesson.task, compared)
         for l in range(2, LAST + 1):
-            compared.note_sets("which neurons are fixed", code.layers_free_nodes[self.name(l)] == 0, learner.ledger.is_fixed(l))
-        for l in range(1, LAST + 1):
-            ours = self.as_mask(learner.ledger.owned_by(l, lesson.task), l)
-            compared.note("how many connections a task gets", code.mask[self.name(l)].sum() - ours.sum())
-            if not reuses:  # else how many it is depends on draws
-                compared.note("how many neurons a task gets", torch.tensor(len(code.selected_nodes[self.name(l)]) - len(record.sources(l))))
-        for theirs, ours_of_class in zip(self.candidates, record.classes if reuses else (), strict=True):
+            compared.note_sets("which neurons are fixed", self.code.layers_free_nodes[self.name(l)] == 0, learner.ledger.is_fixed(l))
+        for l in range(given.record.l_reuse, LAST + 1):
+            places = torch.stack([_places(learner, given.record, l, c.sources[l], c.targets[l]) for c in given.record.classes]).any(0)
+            for theirs, ours in ((self.code.selected_nodes, places.any(0)), (self.code.selected_nodes_in, places.any(1))):
+                compared.note_neurons("which neurons a task gets, of those with a place left", theirs[self.name(l)], ours)
+        for of_class, allocated in zip(self.candidates, given.record.classes if reuses else (), strict=True):
             for l in range(L_REUSE, LAST):
-                candidate = torch.zeros_like(theirs[self.name(l)])
-                candidate[ours_of_class.candidates[l]] = 1
-                compared.note_sets("which neurons are candidates", theirs[self.name(l)], candidate)
-        self.take_over(learner, lesson.task)
-        code.reset_importance()
-
-    def take_over(self, learner: Learner, task: int) -> None:
-        """The connections drawn here instead of theirs, with the values these start from."""
-        code, record = self.code, learner.ledger.record_of(task)
-        assert record is not None
-        for l, weight in self.weights.items():
-            name, value = self.name(l), learner.network.weight(l).reshape(weight.shape)
-            drawn = self.as_mask(learner.ledger.owned_by(l, task), l)
-            owned = code.previous_mask[name] + drawn
-            code.mask[name] = drawn
-            code.selected_nodes[name], code.selected_nodes_in[name] = record.sources(l).tolist(), record.targets(l).tolist()
-            weight.data = torch.where(drawn == 1, value, weight.data * (drawn if l == LAST else owned))
-        if task == 1:
-            code.set_init_network_weight()
+                compared.note_sets("which neurons are candidates", of_class[self.name(l)].nonzero().flatten(), allocated.candidates[l])
 
     def mean_activations(self, lesson: Lesson) -> list[list[Tensor]]:
         """By layer and class: the mean over the class's images of a neuron's activation, summed over a map's positions."""
@@ -361,7 +458,10 @@ class Theirs:
             compared.note("weights", (weight.data - learner.network.weight(l).reshape(weight.shape)) * owned)
             compared.note("biases", self.biases[l].data - learner.network.bias(l))
             compared.note_sets("which connections are the task's", self.code.mask[name], self.as_mask(ledger.owned_by(l, task), l))
-            importance = self.code.layers_importnace[name]
+
+    def compare_importance(self, learner: Learner, compared: Compared) -> None:
+        for l in self.weights:
+            importance = self.code.layers_importnace[self.name(l)]
             largest = importance.max() if importance.any() else 1.0  # below l_reuse nothing is learned
             compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l - 1]) / largest)
 
