@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mas per sample": ("mas", {"method.estimator": "per-sample", "method.strength": 1.0}),
     "lwf, norms, outputs grown": ("lwf", {"network.norm": "batch", "network.outputs": "grown"}),
     "finetune, clipped": ("finetune", {"method.clip": 1.0}),
+    "lwf, with patience": ("lwf", {"learn.patience": 1, "learn.lr": 0.5, "run.validation": 0.25, "network.norm": "batch"}),
     "joint": ("joint", {}),
     "isolated, convolutions": ("isolated", {**CONV, "method.share": 30.0}),
     "ridge": ("ridge", {"method.features": "trunk"}),

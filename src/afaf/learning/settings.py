@@ -10,11 +10,12 @@ from afaf.subnets.sizes import Percentage
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """How a task is learned: plain SGD with a constant rate; partial batches are kept."""
+    """How a task is learned: plain SGD; partial batches are kept."""
 
     epochs: int = 40
     batch_size: int = 64
     lr: float = 0.1
+    patience: int = 0  # epochs without a lower validation loss until lr falls, as in FACIL (dense methods); 0: it is constant
 
 
 @dataclass(frozen=True)

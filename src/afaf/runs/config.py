@@ -115,6 +115,8 @@ def check_values(config: Config) -> None:
     for name, value in {"network.dropout": config.network.dropout, "run.validation": config.run.validation}.items():
         if not 0 <= value < 1:
             raise ConfigError(f"{name} must lie in 0..1, 1 excluded, not {value}")
+    if config.learn.patience < 0:
+        raise ConfigError(f"learn.patience must be 0 (a constant rate) or greater, not {config.learn.patience}")
     if config.run.images < 0:
         raise ConfigError(f"run.images must be 0 (all) or greater, not {config.run.images}")
     if config.run.checkpoint is not None and not 0 <= config.run.checkpoint < float("inf"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from afaf.engine import find_engine
+from afaf.engine import Engine, find_engine
 from afaf.engine.precision import at_work
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, StoppedError
@@ -36,6 +36,7 @@ from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.lesson import learn_lesson
+from afaf.runs.patience import Patient, check_patience
 from afaf.runs.presets import preset_tables
 from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
@@ -82,6 +83,7 @@ def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[s
     )
     built = kind(config.method, config.settings)
     built.check(spec, outline)
+    check_patience(config, built)
     return Setup(built, config, spec)
 
 
@@ -342,8 +344,15 @@ class Run:
         self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
         lesson = Lesson(numbers[-1], classes, feed, self._warn)
-        learn_lesson(self.learner, self.method, self.engine, lesson, self._after_epoch, self.position)
+        learn_lesson(self.learner, self.method, self._engine_for(tasks), lesson, self._after_epoch, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
+
+    def _engine_for(self, tasks: Sequence[Task]) -> Engine:
+        learn = self.config.learn
+        if not learn.patience:
+            return self.engine
+        held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks])
+        return Patient(self.engine, learn.patience, held_out, self.config.evaluate.batch_size)
 
     def _judge(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R that this lesson makes known, and look ahead at the next task for forward transfer."""
