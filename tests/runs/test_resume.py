@@ -303,10 +303,11 @@ def test_a_finished_run_of_other_arrays_is_not_the_one_asked_for(settings: dict[
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["afaf", "spacenet", "packnet", "ewc", "lwf", "ridge"])
+@pytest.mark.parametrize("name", ["afaf", "spacenet", "packnet, phases", "ewc", "lwf", "lwf, with patience", "ridge"])
 @pytest.mark.parametrize("engine", ["graphed", "compact", "eager"])
-def test_on_a_gpu_too_it_ends_with_the_same_bits(method: str, engine: str, tmp_path: Path) -> None:
-    settings = {**QUICK, **CONV, "run.engine": engine} | ({"method.share": 30.0} if method == "packnet" else {})
+def test_on_a_gpu_too_it_ends_with_the_same_bits(name: str, engine: str, tmp_path: Path) -> None:
+    method, more = VARIANTS[name] if "," in name else (name, {})
+    settings = {**QUICK, **CONV, **more, "run.engine": engine}
     run(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings)
     for epochs in (2, 5) if method != "ridge" else (2,):
         stop, folder = Stop(), tmp_path / str(epochs)
