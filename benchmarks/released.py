@@ -264,13 +264,17 @@ class Draws:
         self._answers = iter([*(_while_reusing(given, learner) if reuses else _without_reuse(given, learner))])
 
     def choice(self, pool: Any, size: int, replace: bool) -> Numbers:
-        answer = next(self._answers)(np.asarray(pool, np.int64))
+        drawn = next(self._answers, None)
+        if drawn is None:
+            raise DrawsDifferError("they draw once more")
+        answer = drawn(np.asarray(pool, np.int64))
         if len(answer) != size:
             raise DrawsDifferError(f"{size} were to be drawn, and {len(answer)} were")
         return answer
 
-    def all_asked(self) -> bool:
-        return next(self._answers, None) is None
+    def check_all_asked(self) -> None:
+        if next(self._answers, None) is not None:
+            raise DrawsDifferError("they draw less often")
 
 
 def _without_reuse(given: Subnetwork, learner: Learner) -> Iterator[Answer]:
@@ -414,7 +418,7 @@ class Theirs:
                 self.begin()
             else:
                 self.code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
-        assert self.draws.all_asked()
+        self.draws.check_all_asked()
         self.code.reset_importance()
         self.compare(learner, lesson.task, compared)
         for l in range(2, LAST + 1):
