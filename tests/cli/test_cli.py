@@ -17,6 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import afaf
+from afaf.cli.errors import for_people
 from afaf.cli.main import app
 from afaf.cli.progress import ProgressDisplay
 
@@ -235,6 +236,16 @@ def test_help_needs_no_pytorch() -> None:
     """What a shell asks for all the time answers at once."""
     code = "import sys, afaf.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
+def test_a_full_file_is_not_taken_for_what_is_printed() -> None:
+    @for_people
+    def command() -> None:
+        Path("/dev/full").write_text("x")
+
+    with pytest.raises(OSError, match="No space left"):
+        command()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")

@@ -36,10 +36,9 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
             new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(error.exit_code) from None
         except OSError as error:
-            if error.errno != errno.ENOSPC or error.filename is not None:  # a file's own troubles are told where it is written
+            if error.errno != errno.ENOSPC or not _stdout_is_full():  # a file's own troubles are told where it is written
                 raise
             new_console(stderr=True).print("[bold red]error:[/] what this command prints cannot be written: no space is left there")
-            _say_no_more()
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             new_console(stderr=True).print("interrupted: no file is half-written; to do it, give the same command again", soft_wrap=True)
@@ -48,9 +47,16 @@ def for_people(command: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
-def _say_no_more() -> None:
-    """What waits to be printed would fail again when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _stdout_is_full() -> bool:
+    """Tried with an empty line, for the error does not say what could not be written. What waits to be printed is given up then."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return True
+    return False
 
 
 @contextlib.contextmanager

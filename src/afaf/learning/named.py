@@ -52,6 +52,12 @@ def keep(memory: Named, prefix: str, named: Mapping[str, Tensor]) -> None:
     memory.update({f"{prefix}/{name}": tensor.detach().clone() for name, tensor in named.items()})
 
 
+def forget(memory: Named, prefix: str) -> None:
+    """Remove what was kept under `prefix/...`."""
+    for name in find(memory, prefix):
+        del memory[f"{prefix}/{name}"]
+
+
 def find(memory: Named, prefix: str) -> Named:
     """What was kept under `prefix/...`; empty if nothing was."""
     return {name.removeprefix(f"{prefix}/"): tensor for name, tensor in memory.items() if name.startswith(f"{prefix}/")}

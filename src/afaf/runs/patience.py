@@ -17,7 +17,7 @@ from afaf.engine.report import EpochReport, OnEpoch
 from afaf.errors import ConfigError
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
-from afaf.learning.named import everything, find, keep
+from afaf.learning.named import everything, find, forget, keep
 from afaf.learning.plan import LearningPlan, Step
 from afaf.methods.base import Method
 from afaf.methods.dense import DenseMethod
@@ -75,7 +75,7 @@ class Patient:
                 break
             self.engine.learn(learner, replace(plan, epochs=epoch + 1, lr=schedule.lr), feed, ended, epoch)
         _go_back(learner)
-        learner.memory = {name: tensor for name, tensor in learner.memory.items() if not name.startswith(f"{KEPT}/")}
+        forget(learner.memory, KEPT)
 
     def _look_back(self, learner: Learner, plan: LearningPlan, schedule: Schedule) -> None:
         loss = loss_on(learner, plan, self.held_out, self.batch_size)
@@ -104,7 +104,6 @@ def loss_on(learner: Learner, plan: LearningPlan, feed: Feed, batch_size: int) -
 @torch.no_grad()
 def _go_back(learner: Learner) -> None:
     """To the best epoch; where no loss was a number there is none."""
-    best = find(learner.memory, f"{KEPT}/best")
-    for name, tensor in everything(learner.network.parameters).items():
-        if best:
-            tensor.copy_(best[name])
+    stands = everything(learner.network.parameters)
+    for name, tensor in find(learner.memory, f"{KEPT}/best").items():
+        stands[name].copy_(tensor)
