@@ -224,7 +224,12 @@ def load(path: Path, draws: Draws) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the file is, it is not ours
+        sys.exit(f"{path}: cannot be read as Python ({type(error).__name__}: {error}): is it the authors' CL.py?")
+    if not hasattr(module, "CL"):
+        sys.exit(f"{path}: has no class CL: is it the authors' CL.py?")
     module.np = TheirNumpy(draws)  # type: ignore[attr-defined]
     return module
 
