@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from afaf.engine.eager import EagerEngine
+from afaf.engine.report import EpochReport, OnEpoch
 from afaf.errors import ConfigError
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
@@ -26,17 +27,27 @@ Numbers = dict[str, torch.Tensor]
 
 
 class Recording(EagerEngine):
-    """Tells with which rate each epoch was learned, and from where."""
+    """Tells with which rate each epoch was learned and from where, and how often learning began anew."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls = 0
         self.rates: list[float] = []
         self.before: list[Numbers] = []
 
-    def learn(self, learner: Learner, plan: LearningPlan, *more: Any) -> None:
-        self.rates.append(plan.lr)
-        self.before.append(as_it_stands(learner))
-        super().learn(learner, plan, *more)
+    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+        now = as_it_stands(learner)
+        self.calls += 1
+
+        def told(report: EpochReport) -> None:
+            nonlocal now
+            self.rates.append(plan.lr)
+            self.before.append(now)
+            assert on_epoch is not None
+            on_epoch(report)
+            now = as_it_stands(learner)
+
+        super().learn(learner, plan, feed, told, first_epoch)
 
 
 @dataclass
@@ -98,6 +109,7 @@ def test_the_rate_falls_to_a_third_when_patience_is_at_its_end(patient: int, mon
     assert len(found.losses) == 12
     assert found.engine.rates == by_the_rule(found.losses, 0.1, patient)[:12]
     assert len(set(found.engine.rates)) > 1, "no example: the rate never fell"
+    assert found.engine.calls == len(set(found.engine.rates)), "what an engine prepares, it prepares for all epochs of a rate"
 
 
 def test_with_a_lower_rate_learning_goes_on_from_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

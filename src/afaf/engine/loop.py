@@ -20,3 +20,5 @@ def learn_epochs(
             plan.rewire(learner, epoch)
         if on_epoch is not None:
             on_epoch(report)
+        if plan.until is not None and plan.until():
+            return

@@ -50,6 +50,7 @@ class LearningPlan:
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last
     rewire_repeats: bool = False  # it is the same tensor work on the learner's memory at every call: an engine may capture it
+    until: Callable[[], bool] | None = None  # asked when an epoch has ended and was told of: with a yes it was the last
     clip: float | None = None  # largest norm of the whole gradient
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
     if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers

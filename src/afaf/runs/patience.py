@@ -8,6 +8,7 @@ the end the network is that of the best epoch.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -47,6 +48,9 @@ class Schedule:
     def ended(self) -> bool:
         return self.lr < LOWEST
 
+    def below(self, lr: float) -> bool:
+        return self.lr < lr
+
     def keep(self, learner: Learner) -> None:
         learner.memory[f"{KEPT}/state"] = torch.tensor(astuple(self), dtype=torch.float64)
 
@@ -64,16 +68,18 @@ class Patient:
 
     def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         schedule = Schedule.kept(learner) if first_epoch else Schedule(plan.lr, left=self.patience)
+        epoch = first_epoch
 
         def ended(report: EpochReport) -> None:
+            nonlocal epoch
+            epoch = report.epoch + 1
             self._look_back(learner, plan, schedule)
             if on_epoch is not None:
-                on_epoch(replace(report, epochs=plan.epochs))
+                on_epoch(report)
 
-        for epoch in range(first_epoch, plan.epochs):
-            if schedule.ended():
-                break
-            self.engine.learn(learner, replace(plan, epochs=epoch + 1, lr=schedule.lr), feed, ended, epoch)
+        while epoch < plan.epochs and not schedule.ended():
+            with_this_rate = replace(plan, lr=schedule.lr, until=partial(schedule.below, schedule.lr))
+            self.engine.learn(learner, with_this_rate, feed, ended, epoch)
         _go_back(learner)
         forget(learner.memory, KEPT)
 
