@@ -310,11 +310,11 @@ def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything
 
 def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tmp_path: Path, everything: dict[Any, Line]) -> None:
     (tmp_path / "explanations.toml").write_text(
-        '[[explanation]]\nstream = ["mix", "sim-cifar100"]\nmethod = "lwf"\nmetric = "acc"\n'
+        '[[explanation]]\nstream = ["split-cifar10", "sim-cifar100"]\nmethod = "lwf"\nmetric = "acc"\n'
         'shown_by = { method = "ewc", settings = { "method.strength" = 0 } }\ntext = "because."\n'
     )
     text = report(everything, Explanations.read(tmp_path)).main_table()
-    found = Measured(everything.values()).spread(Shape("mix", "ewc", {"method.strength": 0}), "acc")
+    found = Measured(everything.values()).spread(Shape("sim-cifar100", "ewc", {"method.strength": 0}), "acc")
     assert f"- LwF ACC: because. Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs; over 3 paired seeds " in text
     without = {key: line for key, line in everything.items() if line["settings"] != {"method.strength": 0}}
     assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path)).main_table()
