@@ -315,7 +315,7 @@ def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tm
     )
     text = report(everything, Explanations.read(tmp_path)).main_table()
     found = Measured(everything.values()).spread(Shape("sim-cifar100", "ewc", {"method.strength": 0}), "acc")
-    assert f"- LwF ACC: because. Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs; over 3 paired seeds " in text
+    assert f"- LwF ACC: because.\n  - Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs; over 3 pair" in text
     without = {key: line for key, line in everything.items() if line["settings"] != {"method.strength": 0}}
     assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path)).main_table()
 

@@ -113,8 +113,9 @@ def is_within(printed: Sequence[float], found: Spread) -> bool:
     return abs(found.mean - printed[0]) <= printed[1]
 
 
-def _sentences(evidence: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"Measured with {how}: {', '.join(numbers)}." for how, numbers in evidence.items()]
+def _evidence(measured: Mapping[str, Sequence[str]]) -> str:
+    """A line below the text for each way to measure it."""
+    return "".join(f"  - Measured with {how}: {', '.join(numbers)}.\n" for how, numbers in measured.items())
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -228,7 +229,7 @@ class Report:
                 evidence.setdefault(text, {}).setdefault(self._differently(what, instead), []).append(
                     f"{name} {self._measured_instead(instead, what, metric, printed)}"
                 )
-        lines = [f"- {'; '.join(names[text])}: {' '.join([text, *_sentences(evidence.get(text, {}))])}\n" for text in names]
+        lines = [f"- {'; '.join(names[text])}: {text}\n{_evidence(evidence.get(text, {}))}" for text in names]
         return DIFFERS_HEAD + "".join(lines) if lines else ""
 
     def _wants_explaining(self, what: Shape, metric: str, printed: Sequence[float]) -> bool:
