@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import afaf
+from afaf.engine.graphed import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -82,3 +83,16 @@ def test_seeds_side_by_side_are_the_seeds_alone() -> None:
     for one, other in zip(alone, together, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
         assert (one.R, one.R_task_il, one.confusion) == (other.R, other.R_task_il, other.confusion)
+
+
+def test_graphs_that_are_gone_leave_their_memory_to_new_ones() -> None:
+    """A lifelong learner captures for every task anew."""
+    device, each = torch.device("cuda"), 256 << 20
+    torch.cuda.empty_cache()
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(device) + 4 * each) / total, device)
+    try:
+        for _ in range(12):
+            captured(lambda: torch.zeros(each, dtype=torch.uint8, device=device), device)()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -235,8 +235,16 @@ class Repeated:
 def captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
     """Some work as a graph, which is not carried out by being captured.
 
-    Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back.
+    The memory of graphs that are gone is kept for nobody until PyTorch gives it back, which it cannot in the midst of a capture.
     """
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return _captured(work, device)
+    torch.cuda.empty_cache()
+    return _captured(work, device)
+
+
+def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back."""
     graph = torch.cuda.CUDAGraph()
     with on_capturable_stream(device), no_garbage_collected():
         graph.capture_begin(capture_error_mode="thread_local")
