@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.errors import for_people
-from afaf.cli.main import app
+from afaf.cli.main import app, results_table
 from afaf.cli.progress import ProgressDisplay
+from afaf.runs.results import Summary
 
 runner = CliRunner()
 QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--set", "run.images=20", "--device", "cpu"]
@@ -135,6 +137,18 @@ def test_costs_of_all_methods_side_by_side() -> None:
     narrow = runner.invoke(app, ["costs", "split-cifar10", "--all"], env={"COLUMNS": "80"}).stdout
     assert "…" not in narrow
     assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_the_numbers_of_a_large_network_fit_a_narrow_terminal() -> None:
+    settings = {"learn.epochs": 1, "method.retrain_epochs": 1, "run.images": 20}
+    found = afaf.run("split-digits", "packnet", settings=settings, device="cpu")
+    large = [replace(found, params=23_471_808, dense_params=23_471_808, seconds=1234.5, seed=seed) for seed in (10, 11)]
+    written = io.StringIO()
+    Console(width=80, file=written).print(results_table(Summary(large)))
+    shown = written.getvalue()
+    assert shown.count("23,471,808") == 2
+    assert "1234.5" in shown
+    assert "…" not in shown
 
 
 def test_tune_prints_the_value_and_one_json_object_last() -> None:

@@ -147,22 +147,22 @@ def file_name(stream: str) -> str:
 def results_table(summary: Any) -> Table:
     """The headline numbers of one or more runs of one method."""
     first = summary.runs[0]
-    table = Table(title=escape(f"{first.stream}: {first.method}"), box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(f"{first.stream}: {first.method}"), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     columns = {
         "ACC": "acc",
         "BWT": "bwt",
         "LA": "la",
         "task-IL": "acc_task_il",
-        "task id": "task_id_accuracy",
+        "task\nid": "task_id_accuracy",
     }
     if any(run.R_task_il_unmasked is not None for run in summary.runs):
-        columns["ACC task-IL, all connections"] = "acc_task_il_unmasked"
+        columns["task-IL\nall"] = "acc_task_il_unmasked"
     table.add_column("seed")
     for name in columns:
         table.add_column(name, justify="right")
     table.add_column("#params", justify="right")
     table.add_column("share", justify="right")  # of the dense network's
-    table.add_column("seconds", justify="right")
+    table.add_column("time\n(s)", justify="right")
     for result in summary.runs:
         numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
         share = result.params / result.dense_params
