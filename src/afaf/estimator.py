@@ -296,7 +296,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_: NDArray[Any] = _as_array(known)
         place = {label: i for i, label in enumerate(known)}
         self._order = [place[_plain(label)] for label in self.classes_.tolist()]
-        self.tasks_ = [[label for label in labels if label in place] for labels in lifelong.life.labels]
+        self.tasks_ = lifelong.life.known_by_task
         self.task_scores_ = [None if note.accuracy is None else note.accuracy / 100 for note in lifelong.life.tasks]
         return self
 

@@ -222,6 +222,15 @@ def test_a_removed_class_is_no_answer_and_the_others_answer_as_before() -> None:
         model.remove_class(77)
 
 
+def test_a_class_that_was_learned_again_belongs_to_its_new_task_alone(tmp_path: Path) -> None:
+    model = learned([0, 1], [2, 3], [4], epochs=1, max_tasks=3).remove_class(4).remove_class(0)
+    assert model.tasks_ == [[1], [2, 3], []]
+    model.partial_fit(*patterns([4, 5, 0]))
+    assert model.tasks_ == [[1], [2, 3], [], [0, 4, 5]]
+    model.save(tmp_path / "m")
+    assert AFAFClassifier.load(tmp_path / "m", device="cpu").tasks_ == model.tasks_
+
+
 def test_a_renamed_class_answers_by_its_new_name() -> None:
     x, y = patterns([0, 1])
     names = np.array(["cat", "dog"])

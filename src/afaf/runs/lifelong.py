@@ -137,6 +137,14 @@ class Life:
         """Class ids of the labels the model answers with."""
         return {label: c for c, label in enumerate(self.every_label) if c not in self.removed}
 
+    @property
+    def known_by_task(self) -> list[list[Label]]:
+        """The labels the model answers with, task by task; a task whose classes were all removed has none."""
+        found: list[list[Label]] = [[] for _ in self.labels]
+        for label, class_id in self.known.items():
+            found[self.task_of(class_id) - 1].append(label)
+        return found
+
     def task_of(self, class_id: int) -> int:
         """The number, from 1, of the task that brought a class."""
         ends = np.cumsum([len(labels) for labels in self.labels])
