@@ -198,7 +198,7 @@ def test_learned_classes_are_refused_and_the_model_is_unharmed() -> None:
 def test_a_full_model_says_so_and_a_removed_task_makes_room() -> None:
     model = learned([0, 1], [2], max_tasks=2)
     before = model._lifelong.to_bytes()
-    with pytest.raises(ValueError, match=r"the model is full: it has learned 2 tasks.*larger max_tasks") as caught:
+    with pytest.raises(ValueError, match=r"the model is full: it holds 2 tasks and was made for 2 .*larger max_tasks") as caught:
         model.partial_fit(*patterns([3]))
     assert isinstance(caught.value.__cause__, CapacityError)
     assert model._lifelong.to_bytes() == before

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from afaf.engine.report import EpochReport
-from afaf.errors import DataError, FileError
+from afaf.errors import CapacityError, DataError, FileError
 from afaf.learning.plan import LearningPlan
 from afaf.model.state import stored_tensors
 from afaf.runs.lifelong import (
@@ -66,6 +66,26 @@ def test_room_counts_down_to_a_full_model(model: Lifelong) -> None:
         rooms.append(grown.room(1))
     assert rooms == [2, 1, 0]
     assert grown.life.task_of(grown.life.known["d"]) == 3
+
+
+def test_a_full_model_counts_the_tasks_that_it_holds(model: Lifelong, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that were removed: their places are free. Where they left too few connections, that is said."""
+    x = np.random.default_rng(1).normal(0, 1, (20, 6)).astype(np.float32)
+    for label in ("c", "d", "e", "f"):
+        model = model.learn(x, [label] * 20)
+        if label in "de":
+            model.remove(label)
+    with pytest.raises(
+        CapacityError, match=r"holds 3 tasks and was made for 3 \(max_tasks\)\. Begin a new model .*; or remove all classes"
+    ):
+        model.check_new(["g"])
+    model.remove("f")
+    model.check_new(["g"])
+    monkeypatch.setattr(Lifelong, "room", lambda self, n_classes: 0)
+    with pytest.raises(
+        CapacityError, match=r"holds 2 tasks and was made for 3 \(max_tasks\), but removed ones, 3 so far, .*max-tasks N\)$"
+    ):
+        model.check_new(["g"])
 
 
 class Interrupting(Progress):

@@ -277,13 +277,17 @@ class Lifelong:
         self._check_room(len(new))
 
     def _check_room(self, n_classes: int) -> None:
-        room = self.room(n_classes)
-        if room == 0:
-            raise CapacityError(
-                f"the model is full: it has learned {len(self.life.labels)} tasks and was made for {self.life.max_tasks} (max_tasks). "
-                "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N); or remove all classes of a "
-                "task, which gives its place back (afaf classes FILE --remove CLASS)"
-            )
+        """A place that a removed task gave back counts as free; connections that it left in lower layers do not."""
+        if self.room(n_classes) > 0:
+            return
+        held = sum(bool(labels) for labels in self.life.known_by_task)
+        gone, made_for = len(self.life.labels) - held, self.life.max_tasks
+        words = f"the model is full: it holds {held} task{'s' if held != 1 else ''} and was made for {made_for} (max_tasks)"
+        anew = "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N)"
+        if gone and held < made_for:
+            raise CapacityError(f"{words}, but removed ones, {gone} so far, leave connections of lower layers used up. {anew}")
+        remove = "or remove all classes of a task, which gives its place back (afaf classes FILE --remove CLASS)"
+        raise CapacityError(f"{words}. {anew}; {remove}")
 
     def _check_shape(self, images: NDArray[Any]) -> None:
         found, expected = input_shape(images, self.preparation), self.spec.input_shape
