@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,12 +30,16 @@ from afaf.runs.device import find_device
 from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, Negatives, Progress, sorted_labels
 from afaf.streams.tasks import Augment
 
+CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
+DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters that begin a model, and their settings
+
 
 class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns classes in instalments, in one network of fixed size, without keeping images.
 
     Images are (n, h, w), (n, h, w, c) or vectors (n, features), of bytes or floats; labels are numbers or texts. Each call of `partial_fit`
-    with unseen classes is a new task. What a task has learned is fixed: a class that was learned already is refused.
+    with unseen classes is a new task. What a task has learned is fixed: a class that was learned already is refused. How a model learns is
+    decided by its first call: after it only learned_classes, device and verbose may change, any other change is refused by `partial_fit`.
 
     max_tasks: how many tasks (calls) the network is shared out to; None: max_classes over the classes of the first call, or else 10.
     max_classes: the most classes; None: as many as come.
@@ -107,6 +112,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _partial_fit(self, before: Lifelong | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
         images, labels = self._checked(X, y, reset=before is None)
+        if before is not None:
+            self._refuse_late(before)
         if classes is not None and (strange := set(labels.tolist()) - set(np.asarray(classes).tolist())):
             raise ValueError(f"y holds classes that `classes` does not name: {sorted(map(str, strange))}")
         if before is not None and self.learned_classes == "skip":
@@ -142,10 +149,17 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path, **parameters: Any) -> Self:
-        """The classifier in a model file, ready to predict and to learn more; parameters such as device= and verbose= may be given."""
+        """The classifier in a model file, ready to predict and to learn more, with the parameters that the model was made with.
+
+        Of those given here, learned_classes, device and verbose may be new; another value of what was decided when it was begun is refused.
+        """
         model = cls(**parameters)
-        model._take(Lifelong.load(path, find_device(model.device)))
+        lifelong = Lifelong.load(path, find_device(model.device))
+        model._take(lifelong)
         model.n_features_in_ = prod(model._image_shape)
+        if lifelong.learns:  # a run's model was not made with parameters of this class
+            model.set_params(**{**model._parameters(lifelong.made_with), **parameters})
+            model._refuse_late(lifelong)
         return model
 
     def rename_class(self, old: Any, new: Any) -> Self:
@@ -187,6 +201,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             try:
                 device = find_device(state["device"])
             except AfafError:  # pickled where there was another device
+                state["device"] = "auto"
                 device = find_device("auto")
             state["_lifelong"] = Lifelong.from_bytes(state["_lifelong"], device)
         super().__setstate__(state)
@@ -232,11 +247,11 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What one image is: (features,), or (h, w, c)."""
         shape = tuple(X.shape[1:])
         if self.image_shape is not None:
-            given = tuple(int(extent) for extent in self.image_shape)
+            given = _with_channels(self.image_shape)
             if prod(shape) != prod(given):
                 raise ValueError(f"image_shape = {self.image_shape} has {prod(given)} values, but X has {prod(shape)} for an image")
             shape = given
-        return (*shape, 1) if len(shape) == 2 else shape
+        return _with_channels(shape)
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """X as scikit-learn checks it, in two dimensions; bytes stay bytes."""
@@ -264,27 +279,40 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn(self, before: Lifelong | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
         plain = [_plain(label) for label in labels.tolist()]
         with _as_value_errors():
-            before = before or Lifelong.begin(images, plain, self._settings(), find_device(self.device))
-            self._take(before.learn(images, plain, _Told(self.verbose)))
+            device = find_device(self.device)
+            before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
+            self._take(before.learn(images, plain, _Told(self.verbose), device))
 
-    def _settings(self) -> LifelongSettings:
-        seed = self.random_state
-        if not isinstance(seed, (int, np.integer)):
-            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        return LifelongSettings(
-            max_tasks=self.max_tasks,
-            max_classes=self.max_classes,
-            network=self.network,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            augment=self.augment,
-            settings=self.settings,
-            balance=self.balance,
-            negatives=self.negatives,
-            validation=self.validation_fraction,
-            seed=int(seed),
-        )
+    def _draw_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _settings(self, any_seed: Callable[[], int]) -> LifelongSettings:
+        """The parameters as a model is begun with them; `any_seed` gives one where random_state is not a number."""
+        chosen = {setting: getattr(self, parameter) for parameter, setting in DECIDED.items()}
+        seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else any_seed()
+        return LifelongSettings(**{**chosen, "seed": int(seed)})
+
+    def _refuse_late(self, lifelong: Lifelong) -> None:
+        """What is decided when a model is begun holds for all its tasks: another value is refused, for it would be ignored."""
+        if not lifelong.learns:
+            return
+        made = self._parameters(lifelong.made_with)
+        with _as_value_errors():
+            asked = self._parameters(lifelong.decided(self._settings(lambda: lifelong.learner.seed)))
+        if self.image_shape is not None:
+            asked["image_shape"] = _with_channels(self.image_shape)
+        late = [name for name in made if asked[name] != made[name]]
+        if late:
+            wanted, has = (", ".join(f"{name}={values[name]!r}" for name in late) for values in (asked, made))
+            raise ValueError(
+                f"{wanted}: decided when a model is begun, and this one has {has}. Leave that out, or set it back with "
+                f"set_params({has}); or begin a new model: fit does, and forgets this one"
+            )
+
+    def _parameters(self, settings: LifelongSettings) -> dict[str, Any]:
+        """Parameters that a model was begun with, or might have been."""
+        image_shape = self._image_shape if len(self._image_shape) == 3 else None
+        return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
     def _take(self, lifelong: Lifelong) -> Self:
         """Answer with this model from now on."""
@@ -327,6 +355,12 @@ def _as_value_errors() -> Iterator[None]:
         yield
     except AfafError as error:
         raise ValueError(str(error)) from error
+
+
+def _with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
+    """(h, w) is (h, w, 1)."""
+    extents = tuple(int(extent) for extent in shape)
+    return (*extents, 1) if len(extents) == 2 else extents
 
 
 def _as_array(labels: Sequence[Label]) -> NDArray[Any]:

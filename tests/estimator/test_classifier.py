@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import afaf
 from afaf import AFAFClassifier
 from afaf.errors import CapacityError
 from afaf.model.invariants import broken_promises, changed_since
@@ -247,11 +249,113 @@ def test_pickles_are_model_files_and_learn_on_alike(tmp_path: Path) -> None:
     copies = [pickle.loads(pickle.dumps(model)), AFAFClassifier.load(tmp_path / "m.safetensors", device="cpu"), model]
     for copy in copies:
         copy.partial_fit(*patterns([2, 3]))
-        assert [t.tolist() for t in copy._lifelong.learner.network.parameters.weights] == [
-            t.tolist() for t in copies[0]._lifelong.learner.network.parameters.weights
-        ]
+        assert weights_of(copy) == weights_of(copies[0])
     with pytest.raises(NotFittedError):
         clone(model).predict(patterns([0])[0])
+
+
+def test_a_pickle_from_another_machine_goes_on_with_the_device_that_is_there() -> None:
+    model = learned([0, 1], epochs=1).set_params(device="cuda:99")
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.get_params()["device"] == "auto"
+    assert copy.partial_fit(*patterns([2])).tasks_ == [[0, 1], [2]]
+
+
+def weights_of(model: AFAFClassifier) -> list[Any]:
+    return [t.tolist() for t in model._lifelong.learner.network.parameters.weights]
+
+
+LATE: list[tuple[str, Any, Any]] = [  # a parameter, a value that comes too late, and the value the model has
+    ("max_tasks", 9, 4),
+    ("max_classes", 12, None),
+    ("network", "small-cnn", "mlp"),
+    ("epochs", 1, 2),
+    ("epochs", None, 2),
+    ("batch_size", 4, 16),
+    ("lr", 1e-6, 0.1),
+    ("augment", "crop-flip", "none"),
+    ("negatives", "never", "auto"),
+    ("balance", False, True),
+    ("validation_fraction", 0.3, 0.1),
+    ("image_shape", (4, 16, 1), (8, 8, 1)),
+    ("settings", {"sparse.drop": 10.0}, None),
+    ("random_state", 1, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "had"), LATE)
+def test_what_was_decided_when_the_model_was_begun_is_refused_later(name: str, value: Any, had: Any, tmp_path: Path) -> None:
+    """Instead of being shown by get_params and ignored by partial_fit."""
+    model = learned([0, 1], epochs=2)
+    before = model._lifelong.to_bytes()
+    model.save(tmp_path / "m")
+    words = rf"^{name}={re.escape(repr(value))}: decided when a model is begun, and this one has {name}={re.escape(repr(had))}\. "
+    with pytest.raises(ValueError, match=words):
+        AFAFClassifier.load(tmp_path / "m", device="cpu", **{name: value})
+    first = model.get_params()[name]
+    for late, again in ((model, first), (AFAFClassifier.load(tmp_path / "m", device="cpu"), had)):
+        with pytest.raises(ValueError, match=words):
+            late.set_params(**{name: value}).partial_fit(*patterns([2, 3]))
+        assert late._lifelong.to_bytes() == before
+        late.set_params(**{name: again}).partial_fit(*patterns([2, 3]))
+
+
+def test_fit_begins_anew_with_any_parameters() -> None:
+    model = learned([0, 1], epochs=2).set_params(epochs=1, network="small-cnn", max_tasks=2).fit(*patterns([0, 1]))
+    assert model._lifelong.made_with.network == "small-cnn"
+    assert model.partial_fit(*patterns([2])).tasks_ == [[0, 1], [2]]
+
+
+def test_a_setting_that_comes_too_late_is_named_after_its_parameter() -> None:
+    with pytest.raises(ValueError, match=r"^epochs=7, lr=0\.5: decided .* this one has epochs=2, lr=0\.1\."):
+        learned([0, 1], epochs=2).set_params(settings=["learn.lr=0.5", "learn.epochs=7"]).partial_fit(*patterns([2]))
+
+
+def test_what_is_not_decided_when_a_model_is_begun_may_change(capsys: pytest.CaptureFixture[str]) -> None:
+    model = learned([0, 1], epochs=2).set_params(verbose=2, learned_classes="skip", device="auto", random_state=None)
+    with pytest.warns(UserWarning, match="left out"):
+        model.partial_fit(*patterns([1, 2]))
+    assert model.tasks_ == [[0, 1], [2]]
+    assert "epoch 2/2" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="'abacus' is not a device"):
+        model.set_params(device="abacus").partial_fit(*patterns([3]))
+
+
+MADE_WITH: list[dict[str, Any]] = [
+    {},
+    {"max_tasks": None, "network": None, "epochs": None, "batch_size": None, "settings": {"learn.batch_size": 64}},
+    {"max_tasks": None, "max_classes": 6, "lr": 0.05, "validation_fraction": 0.25, "balance": False, "negatives": "never"},
+    {"augment": "crop-flip", "image_shape": (8, 8), "settings": ["sparse.density=25", "learn.lr=0.2", "sparse.drop=10"]},
+    {"network": None, "settings": {"network.name": "mlp", "method.l_reuse": 2, "sparse.density": 25, "learn.epochs": 3}, "random_state": 7},
+]
+
+
+@pytest.mark.parametrize("parameters", MADE_WITH)
+def test_a_loaded_model_tells_what_it_was_made_with(parameters: dict[str, Any], tmp_path: Path) -> None:
+    """Its clone learns what it has learned, to the bit; and the parameters that it was begun with are no change."""
+    images, labels = patterns([0, 1], per_class=10)
+    more = patterns([2], per_class=10)
+    given = {**QUICK, "max_tasks": 4, "epochs": 2, **parameters}
+    model = AFAFClassifier(**given).fit(images, labels)
+    model.save(tmp_path / "m")
+    loaded = AFAFClassifier.load(tmp_path / "m", device="cpu")
+    told = loaded.get_params()
+    assert told["network"] is not None
+    assert told["max_tasks"] == model._lifelong.life.max_tasks
+    assert told["random_state"] == given["random_state"]
+    again = clone(loaded).fit(images, labels)
+    assert weights_of(again) == weights_of(model)
+    continued = [one.partial_fit(*more) for one in (model, loaded, again, AFAFClassifier.load(tmp_path / "m", **given))]
+    assert all(weights_of(one) == weights_of(model) for one in continued)
+    assert again._lifelong.life.epochs == model._lifelong.life.epochs
+    assert again._lifelong.config == model._lifelong.config
+
+
+def test_a_model_of_a_run_was_not_made_with_these_parameters(tmp_path: Path) -> None:
+    results = afaf.run("split-digits", "afaf", settings={"learn.epochs": 1, "run.images": 8}, device="cpu")
+    assert results.model is not None
+    results.model.save(tmp_path / "m")
+    assert AFAFClassifier.load(tmp_path / "m", device="cpu").get_params() == AFAFClassifier(device="cpu").get_params()
 
 
 def test_rare_classes_count_more_unless_told_otherwise() -> None:

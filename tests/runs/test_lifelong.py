@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from afaf.engine.report import EpochReport
 from afaf.errors import CapacityError, DataError, FileError
 from afaf.learning.plan import LearningPlan
 from afaf.model.state import stored_tensors
+from afaf.runs.config import merge
 from afaf.runs.lifelong import (
     Cooling,
     Lifelong,
@@ -21,9 +23,11 @@ from afaf.runs.lifelong import (
     Progress,
     calibration_error,
     class_weights,
+    differences,
     fitted_temperature,
     held_out,
 )
+from afaf.runs.runner import settings_table
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,14 @@ def test_small_classes_lose_nothing_to_the_held_out_part() -> None:
     stay, aside = held_out(labels, 0.1, seed=0)
     assert sorted([*stay, *aside]) == list(range(34))
     assert labels[aside].tolist() == [0, 0, 0]
+
+
+def test_differences_make_one_table_of_another() -> None:
+    below = {"a": {"x": 1, "y": {"k": 1, "l": 2}}, "b": {"z": None, "t": {"all": 3}}}
+    above = {"a": {"x": 1, "y": {"all": 5}}, "b": {"z": 4, "t": {"all": 3, "k": None}}}
+    found = differences(below, above)
+    assert found == {"a.y": None, "a.y.all": 5, "b.z": 4, "b.t.k": None}
+    assert reduce(merge, settings_table(None, found), below) == above
 
 
 def test_every_class_weighs_the_same_up_to_a_limit() -> None:

@@ -40,12 +40,13 @@ from afaf.randomness import check_seed, generator
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.lesson import learn_lesson
-from afaf.runs.presets import BATCH_SIZE, STEPS, suitable_network
+from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
 from afaf.runs.runner import Setup, set_up, settings_table
 from afaf.streams.tasks import Augment, Outline, Preparation, Split, input_shape
 
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
+METHOD = "afaf"
 MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
 HEAVIEST = 10.0  # a rare class's images count at most so many times
 ENOUGH = 10  # held-out images from which a temperature is fitted
@@ -191,8 +192,9 @@ class Lifelong:
     def _with_life(self) -> Model:
         return replace(self.model, life=asdict(self.life)) if self.learns else self.model
 
-    def copy(self) -> Lifelong:
-        return Lifelong.from_bytes(self.to_bytes(), self.learner.network.device)
+    def copy(self, device: torch.device | None = None) -> Lifelong:
+        """The same model, on the same device or another."""
+        return Lifelong.from_bytes(self.to_bytes(), device or self.learner.network.device)
 
     # What it is.
 
@@ -223,6 +225,35 @@ class Lifelong:
         fitted = [(note.temperature, note.held_out) for note in self.life.tasks if note.temperature is not None]
         return sum(value * count for value, count in fitted) / sum(count for _, count in fitted) if fitted else 1.0
 
+    # What it was made with.
+
+    @property
+    def made_with(self) -> LifelongSettings:
+        """What was decided when it was begun, with nothing left open: a model begun with these settings is made in the same way."""
+        life = self.life
+        kept = LifelongSettings(
+            max_tasks=life.max_tasks,
+            max_classes=life.max_classes,
+            epochs=life.epochs,
+            augment=self.preparation.augment,
+            balance=life.balance,
+            negatives=life.negatives,
+            validation=life.validation,
+            seed=self.learner.seed,
+        )
+        return _spelled_out(self._outline_for(kept), kept, self.config)
+
+    def decided(self, settings: LifelongSettings) -> LifelongSettings:
+        """What these settings would have come to, had it been begun with them: to be held against `made_with`."""
+        outline = self._outline_for(settings)
+        config = _config(outline, settings)
+        return _spelled_out(outline, replace(settings, epochs=_epochs_of_every_task(outline, settings, config)), config)
+
+    def _outline_for(self, settings: LifelongSettings) -> Outline:
+        """What could be expected when it was begun, from its first task."""
+        first = self.life.tasks[0]
+        return _outline(self.spec.input_shape, len(self.life.labels[0]), first.images + first.held_out, settings)
+
     # Learning.
 
     @classmethod
@@ -230,7 +261,6 @@ class Lifelong:
         """A model that knows nothing yet, made for images such as these; `learn` is what comes next."""
         preparation = Preparation.measured(images, settings.augment)
         outline, setup = plan_life(input_shape(images, preparation), len(set(labels)), len(images), settings)
-        by_images = settings.epochs is None and setup.config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
         rows = settings.max_classes or outline.n_classes
         learner = Learner.fresh(Network(setup.spec.with_classes(rows), settings.seed, device), setup.method.unit)
         life = Life(
@@ -241,16 +271,22 @@ class Lifelong:
             balance=settings.balance,
             negatives=settings.negatives,
             validation=settings.validation,
-            epochs=None if by_images else setup.config.learn.epochs,
+            epochs=_epochs_of_every_task(outline, settings, setup.config),
         )
         return cls(Model(learner, setup.method.name, [], [preparation], setup.config.to_dict(), "lifelong"), life)
 
-    def learn(self, images: NDArray[Any], labels: Sequence[Label], progress: Progress | None = None) -> Lifelong:
+    def learn(
+        self,
+        images: NDArray[Any],
+        labels: Sequence[Label],
+        progress: Progress | None = None,
+        device: torch.device | None = None,
+    ) -> Lifelong:
         """The model that also knows these classes; this one stays as it is. `images` are (n, h, w, c) or (n, features)."""
         self.check_new(labels)
         self._check_shape(images)
         images = self._as_learned(images)
-        return self.copy()._learn(images, labels, progress or Progress())
+        return self.copy(device)._learn(images, labels, progress or Progress())
 
     def check_new(self, labels: Iterable[Label]) -> None:
         """Classes that the model knows already, or has no place for, are refused."""
@@ -463,10 +499,46 @@ def _life_of_run(model: Model, name: str) -> Life:
 
 def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
     """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
+    outline = _outline(shape, n_classes, images, settings)
+    return outline, set_up(outline, METHOD, *_tables(outline, settings))
+
+
+def _outline(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> Outline:
+    """As many tasks as are expected, all like the first."""
     max_tasks = _tasks_expected(settings, n_classes)
     names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
-    outline = Outline("lifelong", shape, names, (images,) * max_tasks)
-    return outline, set_up(outline, "afaf", lifelong_table(outline, settings), *settings_table(None, settings.settings))
+    return Outline("lifelong", shape, names, (images,) * max_tasks)
+
+
+def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
+    return [lifelong_table(outline, settings), *settings_table(None, settings.settings)]
+
+
+def _config(outline: Outline, settings: LifelongSettings) -> Config:
+    """What settings come to, whether or not such a model could be made."""
+    kind = find_method(METHOD)
+    return build_config(kind.Options, *preset_tables(outline, kind), *_tables(outline, settings))
+
+
+def _epochs_of_every_task(outline: Outline, settings: LifelongSettings, config: Config) -> int | None:
+    """None: each task's by its images, for nobody said how many."""
+    by_images = settings.epochs is None and config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
+    return None if by_images else config.learn.epochs
+
+
+def _spelled_out(outline: Outline, settings: LifelongSettings, config: Config) -> LifelongSettings:
+    """Settings as a configuration has them, with nothing left open; `settings` is what it says beyond the others."""
+    found = replace(
+        settings,
+        max_tasks=len(outline),
+        network=config.network.name,
+        batch_size=config.learn.batch_size,
+        lr=config.learn.lr,
+        settings=None,
+    )
+    beyond = differences(_config(outline, found).to_dict(), config.to_dict())
+    beyond.pop("learn.epochs", None)  # `epochs` says that
+    return replace(found, settings=beyond or None)
 
 
 def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
@@ -526,6 +598,20 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
         "method": {"l_reuse": l_reuse, "first_reuse": 3},
         "run": {"precision": "fp32"},
     }
+
+
+def differences(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> Table:
+    """Single settings, such as {"sparse.drop": 10}, that make one table of another."""
+    found: Table = {}
+    for name, value in above.items():
+        other = below.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            if other.keys() - value.keys():  # tables are merged, so one that is replaced has to go first
+                found[where + name], other = None, {}
+            found |= differences(other, value, f"{where}{name}.")
+        elif name not in below or value != other:
+            found[where + name] = value
+    return found
 
 
 class Cooling:
