@@ -100,6 +100,13 @@ def test_learn_tells_what_was_learned_and_what_room_is_left(own: Path) -> None:
     assert not (own / "m.safetensors.bak").exists()
 
 
+def test_learn_says_if_hardly_anything_was_learned(own: Path, tmp_path: Path) -> None:
+    result = call("learn", own / "part-1", "--model", tmp_path / "m", *NEW, "--set", "learn.lr=1e-9", "--json")
+    assert result.exit_code == 0, result.output
+    assert "warning: task 1 was hardly learned" in result.stderr
+    assert json.loads(result.stdout)["task"] == 1
+
+
 def test_predict_in_every_form(learned: Path) -> None:
     images = [learned / "part-1", learned / "part-2" / "digit-2" / "0000.png"]
     model = Lifelong.load(learned / "m.safetensors")

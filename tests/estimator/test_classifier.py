@@ -170,6 +170,14 @@ def test_a_parameter_that_makes_no_sense_is_named(name: str, value: Any) -> None
         learned([0, 1], **{"epochs": 1, name: value})
 
 
+def test_a_task_that_was_hardly_learned_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="task 1 was hardly learned"):
+        learned([0, 1, 2], epochs=2, lr=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learned([0, 1, 2])
+
+
 def test_images_of_every_shape_give_the_same_answers() -> None:
     x, y = patterns([0, 1, 2])
     answers = [AFAFClassifier(**{**QUICK, "network": None}).fit(images, y).predict_proba(images) for images in (x, x[..., 0])]

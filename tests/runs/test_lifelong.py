@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -90,6 +91,30 @@ def test_a_full_model_counts_the_tasks_that_it_holds(model: Lifelong, monkeypatc
         CapacityError, match=r"holds 2 tasks and was made for 3 \(max_tasks\), but removed ones, 3 so far, .*max-tasks N\)$"
     ):
         model.check_new(["g"])
+
+
+class Listening(Progress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warned(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.mark.parametrize("negatives", ["always", "never"])
+def test_a_task_that_was_hardly_learned_is_told_of(negatives: Any) -> None:
+    """Whether or not images of no class, which have no right answer, were among those learned from."""
+    labels = ["a", "b"] * 40
+    x = np.random.default_rng(0).normal(0, 1, (80, 6)).astype(np.float32) + 3 * np.array([[-1], [1]] * 40, dtype=np.float32)
+    told = {}
+    for lr in (1e-9, 0.1):
+        settings = LifelongSettings(max_tasks=2, epochs=30, lr=lr, negatives=negatives)
+        begun, heard = Lifelong.begin(x, labels, settings, torch.device("cpu")), Listening()
+        begun.learn(x, labels, heard).learn(x, ["c"] * 80, heard)
+        told[lr] = heard.warnings
+    assert told[0.1] == []
+    assert len(told[1e-9]) == 1, "a task of a single class cannot be guessed"
+    assert re.match(r"task 1 was hardly learned: \d+ % right on its training images, chance is 50 %; .*begin a new one", told[1e-9][0])
 
 
 class Interrupting(Progress):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil, isfinite
 from typing import Any, Literal, get_args
@@ -39,6 +39,7 @@ from afaf.network.zoo import NETWORKS
 from afaf.randomness import check_seed, generator
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import suitable_threads
+from afaf.runs.guessing import hardly_learned
 from afaf.runs.lesson import learn_lesson
 from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
 from afaf.runs.runner import Setup, set_up, settings_table
@@ -51,6 +52,9 @@ MAX_TASKS = 10  # that a model is made for where nobody says how many there will
 HEAVIEST = 10.0  # a rare class's images count at most so many times
 ENOUGH = 10  # held-out images from which a temperature is fitted
 PREDICT_BATCH = 256
+LEARN_MORE = (
+    "how a model learns is decided when it is begun: begin a new one with more epochs, larger images or more of them, or another lr"
+)
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,17 @@ class Progress:
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None: ...
     def epoch_ended(self, report: EpochReport) -> None: ...
     def warned(self, message: str) -> None: ...
+
+
+class Watch:
+    """Tells of epochs, and keeps how many images were right in the last one: of those that have a right answer, which negatives do not."""
+
+    def __init__(self, progress: Progress, share: float):
+        self.progress, self.share, self.accuracy = progress, share, 100.0
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.accuracy = min(100.0, report.accuracy / self.share)
+        self.progress.epoch_ended(replace(report, accuracy=self.accuracy))
 
 
 class Lifelong:
@@ -353,10 +368,7 @@ class Lifelong:
         engine = Cooling(find_engine(config.run.engine, device, config.run.precision))
         epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
         progress.began(task, new, epochs)
-
-        def after_epoch(plan: LearningPlan) -> Callable[[EpochReport], None]:
-            share = len(train) / len(lesson.feed)  # negatives have no right answer among the outputs
-            return lambda report: progress.epoch_ended(replace(report, accuracy=min(100.0, report.accuracy / share)))
+        watch = Watch(progress, len(train) / len(lesson.feed))
 
         def adjust(plan: LearningPlan) -> None:
             plan.epochs = epochs
@@ -364,9 +376,11 @@ class Lifelong:
 
         try:
             with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):
-                learn_lesson(learner, method, engine, lesson, after_epoch, adjust=adjust)
+                learn_lesson(learner, method, engine, lesson, lambda plan: watch.epoch_ended, adjust=adjust)
         except CapacityError as error:
             raise CapacityError(f"the model is full: {error}. Or begin a new model with a larger max_tasks") from None
+        if words := hardly_learned(task, watch.accuracy, len(new), LEARN_MORE):
+            progress.warned(words)
         life.labels.append(new)
         self.model.class_names.append([str(label) for label in new])
         self.model.preparations = [self.preparation] * task

@@ -17,7 +17,7 @@ from afaf.engine.precision import at_work
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.costs import Costs, predict_costs
-from afaf.evaluation.metrics import has_collapsed, is_guessing
+from afaf.evaluation.metrics import has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.learning.feed import Feed
 from afaf.learning.learner import Learner
@@ -35,6 +35,7 @@ from afaf.runs.config import Config, StreamSettings, Table, build_config, check_
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
+from afaf.runs.guessing import hardly_learned
 from afaf.runs.lesson import learn_lesson
 from afaf.runs.patience import Patient, check_patience
 from afaf.runs.presets import preset_tables
@@ -45,6 +46,7 @@ from afaf.streams.benchmarks import check_name, open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
 from afaf.version import __version__
 
+LEARN_MORE = "raise learn.epochs (or sparse.density, where sub-networks are sparse), or try another learn.lr"
 DIGESTED = 64  # images of each part of a task that tell whether the data is the same
 
 
@@ -429,11 +431,8 @@ class Run:
                 f"after task {task} the answers to all tasks are no better than guessing: the network has collapsed, "
                 "as it does when steps are too large, and will hardly learn again; lower learn.lr"
             )
-        elif last is not None and is_guessing(last.accuracy, classes):
-            self._warn(
-                f"task {task} was hardly learned: {last.accuracy:.0f} % right on its training images, chance is {100 / classes:.0f} %; "
-                "raise learn.epochs (or sparse.density, where sub-networks are sparse), or try another learn.lr"
-            )
+        elif last is not None and (words := hardly_learned(task, last.accuracy, classes, LEARN_MORE)):
+            self._warn(words)
 
     def _warn(self, message: str) -> None:
         self.progress.warnings.append(message)
