@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ import torch
 from typer.testing import CliRunner
 
 from afaf.cli.main import app
+from afaf.errors import RunError
 from afaf.learning.learner import Learner
 from afaf.methods import method_names
 from afaf.model.file import Model
 from afaf.model.invariants import broken_promises, changed_since
 from afaf.runs.doctor import examine
+from afaf.runs.results import Results
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from conftest import small_stream
@@ -148,6 +153,113 @@ def test_a_finished_run_that_was_damaged_is_made_anew_from_its_checkpoint(name: 
     resume(tmp_path / "run", stream=small_stream(STREAM))
     assert found(tmp_path / "run") == expected
     assert doctor(tmp_path / "run")[0] == 0
+
+
+def spoil(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the results of a run, which no checksum protects."""
+    told = json.loads((folder / "results.json").read_text())
+    change(told)
+    (folder / "results.json").write_text(json.dumps(told))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK)
+    return folder
+
+
+IMPOSSIBLE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "R must be a list of lists of numbers": lambda told: told.update(R="x"),
+    "R_task_il must have a row for each of 3 tasks": lambda told: told["R_task_il"].pop(),
+    "R must hold percentages, not 250": lambda told: told["R"][0].__setitem__(0, 250),
+    "before must have a number for each": lambda told: told["before"].pop(),
+    "task_id must be a list of numbers": lambda told: told.update(task_id={}),
+    "confusion must be a list of lists of whole numbers": lambda told: told["confusion"][0].__setitem__(0, None),
+    "confusion must have a row for each of 6 classes": lambda told: told["confusion"].pop(),
+    "class_names must name the classes": lambda told: told["class_names"].__setitem__(0, []),
+    "class_names must be a list of lists of texts": lambda told: told.update(class_names=[1]),
+    "dense_params must be greater than 0": lambda told: told.update(dense_params=0),
+    "seconds_learning must be a number": lambda told: told.update(seconds_learning="long"),
+    "seconds must be a number": lambda told: told.update(seconds=10**400),
+    "acc must be a number": lambda told: told.update(acc="good"),
+    "it lacks confusion": lambda told: told.pop("confusion"),
+    "accuracy is no field of results": lambda told: told.update(accuracy=1.0),
+    "acc is 99.9, but": lambda told: told.update(acc=99.9),
+    "bwt is null, but": lambda told: told.update(bwt=None),
+    "acc_task_il is 1.5, but": lambda told: told.update(acc_task_il=1.5),
+    "acc is ": lambda told: told["R"][-1].__setitem__(0, 99.9),
+}
+
+
+@pytest.mark.parametrize("words", IMPOSSIBLE)
+def test_results_that_cannot_be_are_told_with_file_and_field_by_all_who_read_them(words: str, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    spoil(folder, IMPOSSIBLE[words])
+    code, told = doctor(folder)
+    assert code == 1
+    assert any(f"{folder / 'results.json'} is damaged: {words}" in line for line in told["wrong"])
+    assert any("remove results.json and model.safetensors, then afaf run --resume" in line for line in told["advice"])
+    for command in (["run", "--resume", str(folder)], ["report", str(folder)]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2, result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        (line,) = result.stderr.splitlines()
+        assert f"{folder / 'results.json'} is damaged: {words}" in line
+        assert f"`afaf doctor {folder}`" in line
+    with pytest.raises(RunError, match=re.escape(words)):
+        Results.from_dict(json.loads((folder / "results.json").read_text()))
+
+
+def better(told: dict[str, Any]) -> None:
+    """Results that are all of a piece, and not those of the run."""
+    R = [[None if value is None else min(100.0, value + 1.0) for value in row] for row in told["R"]]
+    told.update(replace(Results.from_dict(told), R=R).to_dict())
+
+
+OTHERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "better ones": (better, "results.json: R is not what 000009-task-3-end.safetensors holds"),
+    "other answers": (lambda told: told["confusion"][0].__setitem__(0, 9999), "results.json: confusion is not what"),
+    "another seed": (lambda told: told.update(seed=7), "results.json: its seed is 7, not 0"),
+    "another size": (lambda told: told.update(params=7), "results.json: it counts other weights than the model has"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_results_of_another_run_are_found_and_made_anew(name: str, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    expected = found(folder)
+    change, words = OTHERS[name]
+    spoil(folder, change)
+    code, told = doctor(folder)
+    assert code == 1
+    assert any(line.startswith(words) for line in told["wrong"])
+    assert any("remove results.json and model.safetensors, then afaf run --resume" in line for line in told["advice"])
+    (folder / "results.json").unlink()
+    (folder / "model.safetensors").unlink()
+    resume(folder, stream=small_stream(STREAM))
+    assert found(folder) == expected
+
+
+def test_results_are_compared_with_an_older_checkpoint_where_the_last_is_gone(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    sorted((folder / "checkpoints").iterdir())[-1].unlink()
+    assert examine(folder).well
+    spoil(folder, better)
+    assert any("R is not what" in line for line in examine(folder).wrong)
+
+
+def test_old_results_without_newer_fields_are_read(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    newer = (*Results.METRICS, "seconds", "seconds_learning", "device", "warnings", "run", "R_task_il_unmasked", "format")
+    spoil(folder, lambda told: [told.pop(name) for name in newer])
+    assert examine(folder).well
+    assert resume(folder).R == resume(finished).R
+    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
 
 
 def test_damaged_checkpoints_and_logs_are_found(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,12 @@ from afaf.runs.checkpoint import FOLDER, Restored, load_checkpoint
 from afaf.runs.folder import read_json, resume_command
 from afaf.runs.keeping import from_backup
 from afaf.runs.lock import holder_of, is_locked
+from afaf.runs.progress import Progress
+from afaf.runs.results import Results
 
 CPU = torch.device("cpu")
+Table = dict[str, Any]
+Rows = Sequence[Sequence[float | None]]
 
 
 @dataclass
@@ -44,6 +49,19 @@ class Diagnosis:
         self.wrong += [f"{name}: {what}" for what in wrong]
         if not wrong:
             self.sound.append(f"{name}: {sound}")
+
+    def blames(self, name: str) -> bool:
+        """Whether something is wrong with this file of the folder."""
+        return any(line.startswith(f"{name}: ") or str(Path(self.path) / name) in line for line in self.wrong)
+
+
+@dataclass
+class Recorded:
+    """What a good checkpoint, or the model, holds."""
+
+    name: str
+    learner: Learner
+    progress: Progress | None = None  # of a checkpoint
 
 
 def examine(path: Path) -> Diagnosis:
@@ -79,32 +97,28 @@ def _words(learner: Learner) -> str:
 def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
     if not any((path / name).exists() for name in ("config.json", "model.safetensors", FOLDER)):
         raise RunError(f"{path} is no run folder: there is neither a config.json nor a model nor a checkpoint in it")
-    for name in ("config.json", "results.json"):
-        if name == "config.json" or (path / name).exists():
-            _examine_json(path / name, diagnosis)
+    about = _examine_json(path / "config.json", diagnosis)
+    told = _examine_json(path / "results.json", diagnosis) if (path / "results.json").exists() else None
     _examine_log(path / "log.jsonl", diagnosis)
-    states = _examine_checkpoints(path, diagnosis)
-    model = _examine_model(path, diagnosis, states)
-    _compare(states, diagnosis)
+    checkpoints = _examine_checkpoints(path, diagnosis)
+    model = _examine_model(path, diagnosis)
+    if told is not None:
+        _examine_results(Results.from_dict(told), about, checkpoints, model, diagnosis)
+    _compare([*checkpoints, *([] if model is None else [model])], diagnosis)
     for left in [*path.glob(f".*{PART}*"), *(path / FOLDER).glob(f".*{PART}*")]:
         diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
-    _advise(path, diagnosis, states, model)
+    _advise(path, diagnosis, checkpoints, model)
 
 
-def _examine_json(path: Path, diagnosis: Diagnosis) -> None:
+def _examine_json(path: Path, diagnosis: Diagnosis) -> Table | None:
+    """What the file holds, if it is whole."""
     try:
-        read_json(path)
-        diagnosis.sound.append(f"{path.name}: whole")
+        table = read_json(path)
     except AfafError as error:
         diagnosis.wrong.append(str(error).partition("; `afaf doctor")[0])  # whom the reader is asking already
-
-
-def _can_read(path: Path) -> bool:
-    try:
-        read_json(path)
-    except AfafError:
-        return False
-    return True
+        return None
+    diagnosis.sound.append(f"{path.name}: whole")
+    return table
 
 
 def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
@@ -124,9 +138,9 @@ def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
     diagnosis.add(path.name, bad[:3], "every line whole")
 
 
-def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[tuple[str, Learner]]:
+def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
     """The good ones, oldest first."""
-    states = []
+    good = []
     paths = sorted((path / FOLDER).glob("*.safetensors"))
     for file in paths:
         try:
@@ -135,11 +149,11 @@ def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[tuple[str, Le
             diagnosis.wrong.append(str(error))
             continue
         diagnosis.add(file.name, broken_promises(restored.learner), f"whole, {restored.position}")
-        states.append((file.name, restored.learner))
-    return states
+        good.append(Recorded(file.name, restored.learner, restored.progress))
+    return good
 
 
-def _examine_model(path: Path, diagnosis: Diagnosis, states: list[tuple[str, Learner]]) -> Learner | None:
+def _examine_model(path: Path, diagnosis: Diagnosis) -> Recorded | None:
     file = path / "model.safetensors"
     if not file.exists():
         if (path / "results.json").exists():
@@ -151,35 +165,67 @@ def _examine_model(path: Path, diagnosis: Diagnosis, states: list[tuple[str, Lea
         diagnosis.wrong.append(str(error))
         return None
     diagnosis.add(file.name, broken_promises(learner), _words(learner))
-    try:
-        told = read_json(path / "results.json").get("params", learner.params)
-        diagnosis.add("results.json", [] if told == learner.params else ["it counts other weights than the model has"], "fits the model")
-    except AfafError:
-        pass  # said before, or the run is not finished
-    states.append((file.name, learner))
-    return learner
+    return Recorded(file.name, learner)
 
 
-def _compare(states: list[tuple[str, Learner]], diagnosis: Diagnosis) -> None:
+def _examine_results(
+    results: Results, about: Table | None, checkpoints: list[Recorded], model: Recorded | None, diagnosis: Diagnosis
+) -> None:
+    """Results must be those of this folder: of its settings, its newest good checkpoint and its model."""
+    told = results.to_dict()
+    if about is not None:
+        wrong = [f"its {name} is {told[name]}, not {about.get(name)}" for name in ("method", "seed") if told[name] != about.get(name)]
+        diagnosis.add("results.json", wrong, "fits config.json")
+    for newest in checkpoints[-1:]:
+        if newest.progress is not None:
+            diagnosis.add("results.json", _not_as_recorded(results, newest.name, newest.progress), f"fits {newest.name}")
+    if model is not None:
+        other = results.params != model.learner.params
+        diagnosis.add("results.json", ["it counts other weights than the model has"] if other else [], "fits the model")
+
+
+def _not_as_recorded(results: Results, name: str, progress: Progress) -> list[str]:
+    """Fields that are not what a checkpoint holds. One taken before the end did not know all numbers yet."""
+    finished = bool(progress.R) and progress.R[-1][-1] is not None
+    pairs: dict[str, tuple[Rows, Rows]] = {
+        "R": (results.R, progress.R),
+        "R_task_il": (results.R_task_il, progress.R_task_il),
+        "R_task_il_unmasked": (results.R_task_il_unmasked or results.R_task_il, progress.R_task_il_unmasked),
+        "task_id": ([results.task_id], [progress.task_id]),
+        "before": ([results.before], [progress.before]),
+    }
+    others = [field for field, (told, held) in pairs.items() if not _same(told, held, finished)]
+    if finished and results.confusion != progress.confusion:
+        others.append("confusion")
+    return [f"{field} is not what {name} holds" for field in others]
+
+
+def _same(told: Rows, held: Rows, finished: bool) -> bool:
+    """Whether rows of numbers are the same; None stands for any where the run was not finished."""
+    ours, theirs = ([value for row in rows for value in row] for rows in (told, held))
+    return len(ours) == len(theirs) and all(a == b or (b is None and not finished) for a, b in zip(ours, theirs, strict=True))
+
+
+def _compare(states: list[Recorded], diagnosis: Diagnosis) -> None:
     """What each recorded task owned and fixed must be untouched in the next state that was recorded."""
-    for (name, before), (later_name, after) in itertools.pairwise(states):
-        if before.tasks_learned and after.ledger.keeps_past:  # dense methods promise nothing of the kind
-            diagnosis.add(f"from {name} to {later_name}", changed_since(before, after), "what tasks own and fixed is untouched")
+    for before, after in itertools.pairwise(states):
+        if before.learner.tasks_learned and after.learner.ledger.keeps_past:  # dense methods promise nothing of the kind
+            changed = changed_since(before.learner, after.learner)
+            diagnosis.add(f"from {before.name} to {after.name}", changed, "what tasks own and fixed is untouched")
 
 
-def _advise(path: Path, diagnosis: Diagnosis, states: list[tuple[str, Learner]], model: Learner | None) -> None:
-    checkpoints = [name for name, _ in states if name != "model.safetensors"]
-    newest = f"from {checkpoints[-1]}" if checkpoints else "from the beginning, for no checkpoint is good"
+def _advise(path: Path, diagnosis: Diagnosis, checkpoints: list[Recorded], model: Recorded | None) -> None:
+    newest = f"from {checkpoints[-1].name}" if checkpoints else "from the beginning, for no checkpoint is good"
     command = resume_command(path)
     if is_locked(path):
         diagnosis.advice.append(f"the run is going on: {holder_of(path)} writes to the folder")
     elif not (path / "results.json").exists():
         if (path / "config.json").exists():
             diagnosis.advice.append(f"the run is not finished: {command} goes on {newest}")
-    elif not diagnosis.well and not _can_read(path / "config.json"):
+    elif diagnosis.blames("config.json"):
         state = "whole, and holds the settings too" if model is not None else "lost"
         diagnosis.advice.append(f"without its config.json the run cannot go on; its model is {state}")
-    elif not diagnosis.well and model is not None and _can_read(path / "results.json"):
+    elif not diagnosis.well and model is not None and not diagnosis.blames("results.json"):
         diagnosis.advice.append("results and model are whole: nothing needs doing; damaged checkpoints can be removed")
         if any(words.startswith("log.jsonl: line") for words in diagnosis.wrong):
             diagnosis.advice.append("remove the lines of log.jsonl that are not JSON: afaf report draws its curves from the rest")

@@ -15,6 +15,7 @@ from typing import Any
 
 from afaf.errors import RunError, WriteError
 from afaf.files import append_line, fill, reason, remove_parts, sync, write_whole
+from afaf.runs import results
 from afaf.runs.lock import FolderLock, holder_of, is_locked
 from afaf.runs.store import UnfinishedLine
 
@@ -141,7 +142,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder; one that is damaged, or of a newer format, is an error that says so."""
+    """A JSON file of a run folder; one that is damaged, results that cannot be, and a newer format are errors that say so."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -152,6 +153,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged: it holds no table; `afaf doctor {path.parent}` says what can be recovered")
     if isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
+    wrong = results.what_is_wrong(data) if path.name == "results.json" else ""
+    if wrong:
+        raise RunError(f"{path} is damaged: {wrong}; `afaf doctor {path.parent}` says what can be recovered")
     return data
 
 

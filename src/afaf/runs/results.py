@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from afaf.errors import RunError
 from afaf.evaluation import metrics
 from afaf.model.file import Model
+from afaf.runs import store
 
 if TYPE_CHECKING:
     import pandas
 
 Row = list[float | None]
+CLOSE = 1e-6  # of a percentage: a mean is not the same to the last bit everywhere
 
 
 @dataclass
@@ -79,18 +83,7 @@ class Results:
     def task_id_accuracy(self) -> float | None:
         return self.task_id[-1]
 
-    METRICS = (
-        "acc",
-        "bwt",
-        "la",
-        "acc_task_il",
-        "acc_task_il_unmasked",
-        "bwt_task_il",
-        "forgetting",
-        "forward_transfer",
-        "average_incremental_accuracy",
-        "task_id_accuracy",
-    )
+    METRICS = store.METRICS
 
     def metrics(self) -> dict[str, float | None]:
         return {name: getattr(self, name) for name in self.METRICS}
@@ -103,7 +96,11 @@ class Results:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Results:
-        return cls(**{name: value for name, value in data.items() if name not in cls.METRICS and name != "format"})
+        """Results as `to_dict` gave them; what no run can have found is a `RunError` that names the field."""
+        wrong = what_is_wrong(data)
+        if wrong:
+            raise RunError(f"these are no results of a run: {wrong}")
+        return cls(**_without_metrics(data))
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row for each task learned and task judged (needs pandas)."""
@@ -119,6 +116,78 @@ class Results:
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={value:.2f}" for name, value in self.metrics().items() if value is not None)
         return f"Results({self.stream}, {self.method}, seed {self.seed}: {numbers})"
+
+
+def _without_metrics(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in Results.METRICS and name != "format"}
+
+
+def what_is_wrong(data: Any) -> str:
+    """Why a table is not the results of a run, with the field; nothing where it is. What has a default may be missing, as in old ones."""
+    wrong = _broken_field(data)
+    if wrong:
+        return wrong
+    found = Results(**_without_metrics(data))
+    return _misfit(found) or _contradiction(data, found)
+
+
+def _broken_field(data: Any) -> str:
+    """A field that is missing, unknown or of the wrong type."""
+    known = {f.name: f for f in fields(Results) if f.name != "model"}
+    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
+    may_be_null = {name for name, f in known.items() if f.default is None}
+    if isinstance(data, dict):
+        strange = set(data) - {*known, *Results.METRICS, "format"}
+        if strange:
+            return f"{min(strange)} is no field of results"
+        data = {name: value for name, value in data.items() if value is not None or name not in may_be_null}
+    return store.what_is_wrong(data, needed)
+
+
+def _misfit(found: Results) -> str:
+    """A field that does not fit the tasks and classes that are named, or a number that cannot be."""
+    tasks, classes = len(found.class_names), sum(map(len, found.class_names))
+    if not tasks or not all(found.class_names):
+        return "class_names must name the classes of each task"
+    for name, rows in _matrices(found).items():
+        if [len(row) for row in rows] != list(range(1, tasks + 1)):
+            return f"{name} must have a row for each of {tasks} tasks, of 1 to {tasks} numbers"
+    for name, row in {"task_id": found.task_id, "before": found.before}.items():
+        if len(row) != tasks:
+            return f"{name} must have a number for each of {tasks} tasks"
+    if len(found.confusion) != classes or len(set(map(len, found.confusion))) != 1:
+        return f"confusion must have a row for each of {classes} classes, all of the same length"
+    if not found.dense_params:
+        return "dense_params must be greater than 0"
+    return _no_percentage(found)
+
+
+def _matrices(found: Results) -> dict[str, list[Row]]:
+    matrices = {"R": found.R, "R_task_il": found.R_task_il, "R_task_il_unmasked": found.R_task_il_unmasked}
+    return {name: rows for name, rows in matrices.items() if rows is not None}
+
+
+def _no_percentage(found: Results) -> str:
+    for name, rows in {**_matrices(found), "task_id": [found.task_id], "before": [found.before]}.items():
+        for value in (value for row in rows for value in row):
+            if value is not None and not -CLOSE <= value <= 100 + CLOSE:
+                return f"{name} must hold percentages, not {value}"
+    return ""
+
+
+def _contradiction(data: dict[str, Any], found: Results) -> str:
+    """A metric that does not follow from the accuracies it is told with."""
+    for name, follows in found.metrics().items():
+        told = data.get(name, follows)
+        if not _alike(told, follows):
+            return f"{name} is {store.shortened(told)}, but {store.shortened(follows)} follows from the accuracies it is told with"
+    return ""
+
+
+def _alike(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=0, abs_tol=CLOSE)
 
 
 @dataclass

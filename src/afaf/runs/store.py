@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ Line = dict[str, Any]
 Key = tuple[str, str, str, int]
 DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table such as sparse.density
 EXACT = 2.0**53  # below it a float is the whole number it looks like
+LARGEST = sys.float_info.max  # JSON has whole numbers beyond it, which nothing can be computed with
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
@@ -103,7 +104,7 @@ def read_lines(path: Path) -> Iterable[Line]:
             continue
         try:
             line = json.loads(text.decode("utf-8"))
-            wrong = _what_is_wrong(line)
+            wrong = what_is_wrong(line, {"stream", "method", "settings", "seed"})
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
@@ -116,21 +117,21 @@ def read_lines(path: Path) -> Iterable[Line]:
         yield {**line, "settings": canonical(line["settings"])}
 
 
-def _what_is_wrong(line: Any) -> str:
-    """Why a line is no result of a run; nothing where it is one."""
+def what_is_wrong(line: Any, needed: Set[str]) -> str:
+    """Why this is no result of a run, a line here or the results.json of a run folder; nothing where it is one."""
     if not isinstance(line, dict):
         return "it holds no table"
-    missing = {"stream", "method", "settings", "seed"} - set(line)
+    missing = needed - set(line)
     if missing:
         return f"it lacks {', '.join(sorted(missing))}"
     for must_be, (fits, names) in FIELDS.items():
         for name in names:
             if name in line and not fits(line[name]):
-                return f"{name} must be {must_be}, not {_shortened(line[name])}"
+                return f"{name} must be {must_be}, not {shortened(line[name])}"
     return ""
 
 
-def _shortened(value: Any, most: int = 60) -> str:
+def shortened(value: Any, most: int = 60) -> str:
     text = json.dumps(value)
     return text if len(text) <= most else f"{text[:most]} ..."
 
@@ -144,11 +145,11 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 0  # true is no number
+    return type(value) is int and 0 <= value <= LARGEST  # true is no number
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= LARGEST
 
 
 def _is_measured(value: Any) -> bool:
@@ -159,22 +160,43 @@ def _are_measured(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_measured, value))
 
 
-def _are_rows(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_are_measured, value))
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
 
 
-METRICS = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy", "forward_transfer")
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_whole, value))
+
+
+def _rows_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+METRICS = (
+    "acc",
+    "bwt",
+    "la",
+    "acc_task_il",
+    "acc_task_il_unmasked",
+    "bwt_task_il",
+    "forgetting",
+    "forward_transfer",
+    "average_incremental_accuracy",
+    "task_id_accuracy",
+)
 FIELDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "text": (
         is_text,
-        ("stream", "method", "failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python"),
+        ("stream", "method", "failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python", "run"),
     ),
     "a table": (_is_table, ("settings", "kept")),
     "a table or null": (lambda value: value is None or _is_table(value), ("costs",)),
     "a whole number": (_is_whole, ("seed", "params", "dense_params", "jobs_at_once", "shared_tasks")),
-    "a number": (_is_number, ("seconds",)),
+    "a number": (_is_number, ("seconds", "seconds_learning")),
     "a number or null": (_is_measured, METRICS),
-    "a list of numbers or null": (_are_measured, ("task_id",)),
-    "a list of lists of numbers or null": (_are_rows, ("R", "R_task_il", "R_task_il_unmasked", "confusion")),
-    "a list of texts": (lambda value: isinstance(value, list) and all(map(is_text, value)), ("warnings",)),
+    "a list of numbers or null": (_are_measured, ("task_id", "before")),
+    "a list of lists of numbers or null": (_rows_of(_are_measured), ("R", "R_task_il", "R_task_il_unmasked")),
+    "a list of lists of whole numbers": (_rows_of(_are_counts), ("confusion",)),
+    "a list of texts": (_are_texts, ("warnings",)),
+    "a list of lists of texts": (_rows_of(_are_texts), ("class_names",)),
 }
