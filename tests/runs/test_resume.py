@@ -15,6 +15,7 @@ from afaf.errors import ConfigError, DataError, RunError, StoppedError
 from afaf.methods.finetune import Finetune
 from afaf.model import container
 from afaf.runs.checkpoint import load_checkpoint
+from afaf.runs.doctor import examine
 from afaf.runs.resume import resume
 from afaf.runs.runner import Listener, run
 from afaf.runs.stop import Stop
@@ -220,6 +221,80 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.checkpoint and run\.chunk"):
         resume(tmp_path / "run", stream=stream(), settings={"learn.epochs": 9})
     assert resume(tmp_path / "run", stream=stream(), settings={"run.chunk": 1, "run.checkpoint": 0.5}).acc is not None
+
+
+def edit(folder: Path, *, top: dict[str, Any] | None = None, **sections: dict[str, Any]) -> None:
+    """Change config.json by hand."""
+    about = json.loads((folder / "config.json").read_text())
+    about.update(top or {})
+    for name, values in sections.items():
+        about["config"][name].update(values)
+    (folder / "config.json").write_text(json.dumps(about))
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "learn.lr is 0.5, but the run began with 0.05": {"learn": {"lr": 0.5}},
+    "learn.lr is fast, but the run began with 0.05": {"learn": {"lr": "fast"}},
+    "run.validation is 0.25, but the run began with 0.0": {"run": {"validation": 0.25}},
+    "sparse.density.W_1 is 30.0, but the run began with none": {"sparse": {"density": {"fc": 50.0, "output": 70.0, "W_1": 30.0}}},
+    "method.l_reuse is 2, but the run began with 3": {"method": {"l_reuse": 2}},
+    "seed is 7, but the run began with 0": {"top": {"seed": 7}},
+    "method is spacenet, but the run began with afaf": {"top": {"method": "spacenet"}},
+    "data_digest is 0, but the run began with": {"top": {"data_digest": "0"}},
+}
+
+
+@pytest.mark.parametrize("words", CHANGED)
+def test_settings_that_were_changed_between_two_sittings_are_refused(words: str, tmp_path: Path) -> None:
+    """Else a run would end with results of settings that it does not tell."""
+    stopped(tmp_path, 5, "afaf", **{"learn.lr": 0.05})
+    before = (tmp_path / "config.json").read_bytes()
+    edit(tmp_path, **CHANGED[words])
+    log = (tmp_path / "log.jsonl").read_bytes()
+    with pytest.raises(RunError, match=r"config\.json is not what the run began with: .*set it back, or start another run") as error:
+        resume(tmp_path, stream=stream())
+    assert words in str(error.value)
+    assert (tmp_path / "log.jsonl").read_bytes() == log
+    diagnosis = examine(tmp_path)
+    assert any(line.startswith(f"config.json: {words}") for line in diagnosis.wrong)
+    assert any(line.startswith("set config.json back to what the run began with: afaf run --resume") for line in diagnosis.advice)
+    (tmp_path / "config.json").write_bytes(before)
+    assert examine(tmp_path).well
+    assert resume(tmp_path, stream=stream()).acc is not None
+
+
+def test_settings_of_a_finished_run_that_were_changed_are_found(tmp_path: Path) -> None:
+    run(stream(), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    edit(tmp_path, top={"seed": 7})
+    diagnosis = examine(tmp_path)
+    assert diagnosis.wrong == ["config.json: seed is 7, but the run began with 0"]
+    assert diagnosis.advice == ["set config.json back to what the run began with: results and model are of that"]
+
+
+def test_what_no_result_depends_on_may_be_changed_between_two_sittings(tmp_path: Path) -> None:
+    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    folder = tmp_path / "run"
+    stopped(folder, 5)
+    elsewhere = {"device": "cuda:7", "device_name": "another", "data": "elsewhere", "torch": "1.0", "afaf": "0.0"}
+    edit(folder, top=elsewhere, run={"checkpoint": 0.0, "chunk": 8}, evaluate={"batch_size": 100})
+    assert examine(folder).well
+    resume(folder, stream=stream(), device="cpu")
+    assert {**found(folder), "model": None} == {**found(tmp_path / "whole"), "model": None}  # a model tells all settings
+
+
+def test_a_checkpoint_that_does_not_say_what_the_run_began_with_is_gone_on_from(tmp_path: Path) -> None:
+    """As those of earlier versions do not."""
+    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    folder = tmp_path / "run"
+    stopped(folder, 2)
+    (path,) = (folder / "checkpoints").iterdir()
+    contents = container.read_file(path, lambda about, entries: None)
+    old = {name: value for name, value in contents.about.items() if name != "began_with"}
+    path.write_bytes(b"".join(container.encode(contents.tensors, old)[0]))
+    assert old != contents.about
+    assert examine(folder).well
+    resume(folder, stream=stream())
+    assert found(folder) == found(tmp_path / "whole")
 
 
 def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from afaf.model.change import Marks, apply_change, changed_tensors, check_fits, 
 from afaf.model.container import About, Contents, Entries, readable
 from afaf.model.file import check_format
 from afaf.model.state import Description, build, check_entries, check_size, describe, stored_tensors, whole
-from afaf.runs.folder import RunFolder
+from afaf.runs.folder import RunFolder, began_with
 from afaf.runs.progress import Position, Progress
 from afaf.version import __version__
 
@@ -63,6 +63,7 @@ class Checkpoints:
     def __init__(self, folder: RunFolder, every: float | None):
         self.folder, self.every = folder, every
         self.path = folder.path / FOLDER
+        self._began_with = began_with(folder.read_json("config.json"))  # read now: somebody may change the file later on
         self._writer = Writer()
         self._known: list[Saved] = []  # good ones, oldest first
         self._base: Saved | None = None  # the whole one that the present task began from
@@ -115,6 +116,7 @@ class Checkpoints:
             "position": position.to_dict(),
             "progress": progress.to_dict(),
             "log_bytes": self.folder.log_bytes(),
+            "began_with": self._began_with,
         }
 
         def write() -> None:
@@ -226,6 +228,8 @@ def check(about: About, entries: Entries) -> None:
     check_format(about, "checkpoint", FORMAT)
     if type(about["whole"]) is not bool:
         raise ValueError("it does not say whether it is whole")
+    if not isinstance(about.get("began_with", {}), dict):
+        raise ValueError("it does not say what the run began with")
     description = Description.parse(about["learner"])
     check_entries(description, entries, part=not about["whole"])
     if about.get("base") is None:
@@ -242,6 +246,17 @@ def _base_of(about: About, path: Path, among: list[Path], device: torch.device) 
                 contents: Contents = container.read_file(other, check)
                 return build(Description.parse(contents.about["learner"]), contents.tensors, device)
     raise FileError(f"{path} belongs to a checkpoint that is damaged or not there")
+
+
+def changed_settings(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """Where config.json is not what the newest checkpoint was learned with. Those of an older afaf do not say what that was."""
+    for path in sorted((folder / FOLDER).glob("*.safetensors"), reverse=True):
+        with contextlib.suppress(FileError):
+            now = began_with(config)
+            then = container.read_file(path, check).about.get("began_with", now)
+            changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+            return [f"{name} is {now.get(name, 'not set')}, but the run began with {then.get(name, 'none')}" for name in changed]
+    return []
 
 
 def is_newer(path: Path) -> bool:

@@ -17,7 +17,7 @@ from afaf.learning.learner import Learner
 from afaf.model import container
 from afaf.model.file import Model
 from afaf.model.invariants import broken_promises, changed_since
-from afaf.runs.checkpoint import FOLDER, Restored, load_checkpoint
+from afaf.runs.checkpoint import FOLDER, Restored, changed_settings, load_checkpoint
 from afaf.runs.folder import read_json, resume_command
 from afaf.runs.keeping import from_backup
 from afaf.runs.lock import holder_of, is_locked
@@ -102,8 +102,10 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
     _examine_log(path / "log.jsonl", diagnosis)
     checkpoints = _examine_checkpoints(path, diagnosis)
     model = _examine_model(path, diagnosis)
+    if about is not None:
+        diagnosis.wrong += [f"config.json: {what}" for what in changed_settings(path, about)]
     if told is not None:
-        _examine_results(Results.from_dict(told), about, checkpoints, model, diagnosis)
+        _examine_results(Results.from_dict(told), None if diagnosis.blames("config.json") else about, checkpoints, model, diagnosis)
     _compare([*checkpoints, *([] if model is None else [model])], diagnosis)
     for left in [*path.glob(f".*{PART}*"), *(path / FOLDER).glob(f".*{PART}*")]:
         diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
@@ -219,6 +221,9 @@ def _advise(path: Path, diagnosis: Diagnosis, checkpoints: list[Recorded], model
     command = resume_command(path)
     if is_locked(path):
         diagnosis.advice.append(f"the run is going on: {holder_of(path)} writes to the folder")
+    elif any(words.startswith("config.json: ") for words in diagnosis.wrong):
+        then = "results and model are of that" if (path / "results.json").exists() else f"{command} goes on {newest}"
+        diagnosis.advice.append(f"set config.json back to what the run began with: {then}")
     elif not (path / "results.json").exists():
         if (path / "config.json").exists():
             diagnosis.advice.append(f"the run is not finished: {command} goes on {newest}")

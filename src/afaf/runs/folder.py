@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,9 +19,23 @@ from afaf.runs import results
 from afaf.runs.lock import FolderLock, holder_of, is_locked
 from afaf.runs.store import UnfinishedLine
 
-__all__ = ["FORMAT", "RunFolder", "read_epochs", "read_json", "read_log", "resume_command", "what_is_there", "write_whole"]
+__all__ = [
+    "FORMAT",
+    "FREE",
+    "RunFolder",
+    "began_with",
+    "flat",
+    "read_epochs",
+    "read_json",
+    "read_log",
+    "resume_command",
+    "what_is_there",
+    "write_whole",
+]
 
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
+FREE = {"checkpoint", "chunk"}  # of the section `run`: what may be set anew, since no result depends on it
+MAY_CHANGE = {*(f"run.{name}" for name in FREE), "evaluate.batch_size", "stream.order"}  # the last is a file, which may be moved
 
 
 class RunFolder:
@@ -157,6 +171,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if wrong:
         raise RunError(f"{path} is damaged: {wrong}; `afaf doctor {path.parent}` says what can be recovered")
     return data
+
+
+def began_with(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json says that results depend on, setting by setting: a checkpoint holds it. Device, versions and places may change."""
+    told = flat({name: about[name] for name in ("method", "seed", "data_digest", "config") if name in about})
+    settings = {name.removeprefix("config."): value for name, value in told.items()}
+    return {name: value for name, value in settings.items() if name not in MAY_CHANGE}
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as one, by names such as `learn.lr`."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
 def resume_command(path: Path) -> str:

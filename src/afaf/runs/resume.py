@@ -13,15 +13,15 @@ import torch
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
 from afaf.runs import runner
+from afaf.runs.checkpoint import changed_settings
 from afaf.runs.config import Config, RunSettings, Table, build, instead_of_preset, merge
 from afaf.runs.device import device_name, find_device
-from afaf.runs.folder import RunFolder
+from afaf.runs.folder import FREE as FREE
+from afaf.runs.folder import RunFolder, flat
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener, Run, as_configured, check_typed, data_digest, method_class, open_with, set_up, settings_table
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Stream
-
-FREE = {"checkpoint", "chunk"}  # of the section `run`: what may be set anew, since no result depends on it
 
 
 def resume(
@@ -53,6 +53,7 @@ def resume(
         about = folder.read_json("config.json")
         tables = [*instead_of_preset(_stored(about, path)), *_free_settings(settings)]
         where = find_device(device or about["device"])
+        _check_same_settings(about, path)
         kind = method or _same_method(about)
         opened = open_with(stream or _source(about), tables, data or about["data"])
         setup = set_up(opened.outline, kind, *tables)
@@ -115,8 +116,8 @@ def run_or_resume(
 def _refuse_another(out: Path, asked: Table) -> None:
     """The folder's run must be the one asked for in all that its results depend on: in settings that only one of them has, too."""
     about = RunFolder(out).read_json("config.json")
-    here = _flat(json.loads(json.dumps(asked)))
-    there = _flat({name: about.get(name) for name in asked})
+    here = flat(json.loads(json.dumps(asked)))
+    there = flat({name: about.get(name) for name in asked})
     here["stream"], there["stream"] = _known_by(here["stream"]), _known_by(str(there["stream"]))
     for name in dict.fromkeys([*here, *there]):
         if there.get(name) != here.get(name) and name.removeprefix("config.run.") not in FREE:
@@ -130,13 +131,6 @@ def _known_by(stream: str) -> str:
     """A stream's name, of own data without the way there: it may have been moved, or be asked for from another folder."""
     kind, colon, path = stream.partition(":")
     return f"{kind}:{Path(path).expanduser().absolute().name}" if colon and kind in ("folder", "npz") else stream
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
 
 
 def _stored(about: Mapping[str, Any], path: Path) -> Table:
@@ -181,6 +175,15 @@ def _check_was_learned(about: Mapping[str, Any], path: Path, stream: Stream) -> 
     """A finished run tells its results for the stream that it has learned only."""
     run = build(RunSettings, _stored(about, path).get("run", {}), "run")
     _check_same_data(about, as_configured(stream, Config(None, run=run)))
+
+
+def _check_same_settings(about: Mapping[str, Any], path: Path) -> None:
+    changed = changed_settings(path, about)
+    if changed:
+        raise RunError(
+            f"{path / 'config.json'} is not what the run began with: {', '.join(changed)}; "
+            "set it back, or start another run with other settings in a folder of its own"
+        )
 
 
 def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
