@@ -21,6 +21,7 @@ import afaf
 from afaf.cli.errors import for_people
 from afaf.cli.main import app, results_table
 from afaf.cli.progress import ProgressDisplay
+from afaf.errors import RunError
 from afaf.runs.results import Summary
 
 runner = CliRunner()
@@ -88,6 +89,47 @@ def test_the_same_command_again_says_what_is_there_and_what_to_type(tmp_path: Pa
     assert again.exit_code == 2
     assert "interrupted (newest checkpoint 000005-task-5-end)" in " ".join(again.stderr.split())
     assert f"`afaf run --resume {tmp_path / 'r'}`" in " ".join(again.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["split-digits", "finetune", "--set", "learn.epoch=2"], "did you mean 'learn.epochs'"),
+        (["split-digits", "finetune", "--set", "learn.epochs=two"], "learn.epochs must be a whole number"),
+        (["split-digits", "finetun"], "did you mean 'finetune'"),
+        (["split-digit", "finetune"], "did you mean 'split-digits'"),
+        (["split-digits", "finetune", "--device", "cuda:77"], "not there"),
+        (["split-digits", "finetune", "--config", "nothing.toml"], "cannot read nothing.toml"),
+    ],
+)
+def test_what_was_typed_is_judged_before_the_folder_that_is_there(
+    typed: list[str], message: str, taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(taken.parent)
+    for command in (["run", *typed], ["run", *typed, "--out", str(taken)]):
+        result = runner.invoke(app, command)
+        assert result.exit_code == 2
+        assert message in " ".join(result.stderr.split())
+
+
+def test_a_taken_folder_is_told_before_the_data_is_read(taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any, **__: Any) -> None:
+        raise AssertionError("the data was read")
+
+    monkeypatch.setattr("afaf.runs.runner.open_stream", read)
+    again = runner.invoke(app, ["run", "split-digits", "finetune", "--out", str(taken)])
+    assert "already holds a run that was interrupted" in " ".join(again.stderr.split())
+    with pytest.raises(RunError, match="already holds"):
+        afaf.run("split-digits", "finetune", out=taken)
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Path:
+    """A folder that holds a run, with the name that a run of these gets."""
+    folder = tmp_path / "runs" / "split-digits-finetune-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    return folder
 
 
 def test_resume_needs_the_folder_alone(tmp_path: Path) -> None:

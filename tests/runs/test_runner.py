@@ -12,7 +12,7 @@ import torch
 
 import afaf
 from afaf.engine.report import EpochReport
-from afaf.errors import CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
+from afaf.errors import AfafError, CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
 from afaf.learning.learner import Learner
 from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Lesson
@@ -259,6 +259,20 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="already holds a finished run"):
         afaf.run("split-digits", "finetune", settings=QUICK, device="cpu", out=tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"} == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ({"settings": {"learn.epoch": 1}}, "did you mean 'learn.epochs'"),
+        ({"device": "nonsense"}, "is not a device"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_was_asked_for_is_judged_before_the_folder_that_is_there(typed: dict, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(AfafError, match=message):
+        afaf.run("split-digits", "afaf", out=tmp_path, **typed)
 
 
 def test_pairs_that_run_out_are_named() -> None:

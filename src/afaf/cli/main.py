@@ -89,14 +89,11 @@ def run(
     from afaf.cli.runs import learn_all
     from afaf.cli.signals import stopping
     from afaf.runs.executor import Job
-    from afaf.runs.folder import RunFolder
     from afaf.runs.results import Summary
 
     settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
     numbers = list(range(seeds)) if seeds is not None else [seed or 0]
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
-    if seeds is None:
-        RunFolder.refuse_taken(folders[0])
     several = seeds is not None  # then what is there already is not repeated
     jobs = [Job(stream, method, number, settings, config, folder, resume=several) for number, folder in zip(numbers, folders, strict=True)]
     again = "all seeds: the same command again goes on with what is missing" if several else ""

@@ -13,6 +13,7 @@ from afaf.errors import StoppedError
 from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.executor import Job, LocalExecutor, Watch
+from afaf.runs.folder import RunFolder
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener, check_typed
 from afaf.runs.stop import Stop
@@ -108,6 +109,9 @@ def learn_all(
     for job in jobs:
         check_typed(job.stream, job.method, job.config, job.settings)
     executor = LocalExecutor(device, data=data, jobs_at_once=1 if len(jobs) == 1 else None, stop=stop)
+    for job in jobs:
+        if job.out is not None and not job.resume:
+            RunFolder.refuse_taken(job.out)  # after all that was typed, and before the data is read
     gather = Gather(display, tensorboard, side_by_side=executor.jobs_at_once > 1)
     executor.carry_out(jobs, gather)
     if stop.asked and len(gather.results) < len(jobs):  # between two runs

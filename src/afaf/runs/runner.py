@@ -151,10 +151,10 @@ def run(
     `beginning`, and leaves its own with `beginnings`.
     """
     method, tables = check_typed(stream, method, config, settings)
-    if out is not None:
-        RunFolder.refuse_taken(Path(out))
     check_seed(seed)
     where = find_device(device)
+    if out is not None:
+        RunFolder.refuse_taken(Path(out))  # before the data is read, which may take long
     opened = open_with(stream, tables, data)
     setup = set_up(opened.outline, method, *tables)
     opened = as_configured(opened, setup.config)
