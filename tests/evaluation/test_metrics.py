@@ -65,7 +65,9 @@ def test_a_network_has_collapsed_when_it_guesses_on_all_tasks_after_it_had_learn
 
 
 def results(seed: int, R: list[list[float | None]]) -> Results:
-    return Results("s", "m", seed, R, R, [100.0] * len(R), [None] * len(R), [], [["a", "b"]] * len(R), 1, 2)
+    n = len(R)
+    confusion = [[0] * 2 * n for _ in range(2 * n)]
+    return Results("s", "m", seed, R, R, [100.0] * n, [None] * n, confusion, [["a", "b"]] * n, 1, 2)
 
 
 def test_summary_has_mean_and_sample_deviation() -> None:
