@@ -331,14 +331,14 @@ def test_what_is_not_decided_when_a_model_is_begun_may_change(capsys: pytest.Cap
 
 MADE_WITH: list[dict[str, Any]] = [
     {},
-    {"max_tasks": None, "network": None, "epochs": None, "batch_size": None, "settings": {"learn.batch_size": 64}},
     {"max_tasks": None, "max_classes": 6, "lr": 0.05, "validation_fraction": 0.25, "balance": False, "negatives": "never"},
     {"augment": "crop-flip", "image_shape": (8, 8), "settings": ["sparse.density=25", "learn.lr=0.2", "sparse.drop=10"]},
     {"network": None, "settings": {"network.name": "mlp", "method.l_reuse": 2, "sparse.density": 25, "learn.epochs": 3}, "random_state": 7},
 ]
+BY_IMAGES = {"max_tasks": None, "network": None, "epochs": None, "batch_size": None, "settings": {"learn.batch_size": 64}}
 
 
-@pytest.mark.parametrize("parameters", MADE_WITH)
+@pytest.mark.parametrize("parameters", [*MADE_WITH, pytest.param(BY_IMAGES, marks=pytest.mark.slow)])
 def test_a_loaded_model_tells_what_it_was_made_with(parameters: dict[str, Any], tmp_path: Path) -> None:
     """Its clone learns what it has learned, to the bit; and the parameters that it was begun with are no change."""
     images, labels = patterns([0, 1], per_class=10)
