@@ -22,7 +22,7 @@ from afaf.report.page import Page, Section, chart, charts, html_table, number_ca
 from afaf.report.tensorboard import flat
 from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.results import Results
-from afaf.runs.resume import FREE as FREE_SETTINGS
+from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.runner import costs
 
 NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on

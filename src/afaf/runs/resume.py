@@ -16,8 +16,7 @@ from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
 from afaf.runs.config import Config, RunSettings, Table, build, instead_of_preset, merge
 from afaf.runs.device import device_name, find_device
-from afaf.runs.folder import FREE as FREE
-from afaf.runs.folder import RunFolder, flat
+from afaf.runs.folder import FREE, RunFolder, flat
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener, Run, as_configured, check_typed, data_digest, method_class, open_with, set_up, settings_table
 from afaf.runs.stop import Stop

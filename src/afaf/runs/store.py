@@ -156,19 +156,7 @@ def _is_measured(value: Any) -> bool:
     return value is None or _is_number(value)
 
 
-def _are_measured(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_measured, value))
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_text, value))
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_whole, value))
-
-
-def _rows_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
@@ -194,9 +182,9 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "a whole number": (_is_whole, ("seed", "params", "dense_params", "jobs_at_once", "shared_tasks")),
     "a number": (_is_number, ("seconds", "seconds_learning")),
     "a number or null": (_is_measured, METRICS),
-    "a list of numbers or null": (_are_measured, ("task_id", "before")),
-    "a list of lists of numbers or null": (_rows_of(_are_measured), ("R", "R_task_il", "R_task_il_unmasked")),
-    "a list of lists of whole numbers": (_rows_of(_are_counts), ("confusion",)),
-    "a list of texts": (_are_texts, ("warnings",)),
-    "a list of lists of texts": (_rows_of(_are_texts), ("class_names",)),
+    "a list of numbers or null": (_list_of(_is_measured), ("task_id", "before")),
+    "a list of lists of numbers or null": (_list_of(_list_of(_is_measured)), ("R", "R_task_il", "R_task_il_unmasked")),
+    "a list of lists of whole numbers": (_list_of(_list_of(_is_whole)), ("confusion",)),
+    "a list of texts": (_list_of(is_text), ("warnings",)),
+    "a list of lists of texts": (_list_of(_list_of(is_text)), ("class_names",)),
 }
