@@ -19,10 +19,10 @@ from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Spread, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card
-from afaf.report.tensorboard import flat
+from afaf.report.tensorboard import plain
+from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.results import Results
-from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.runner import costs
 
 NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
@@ -87,7 +87,7 @@ def check_seeds_of_one(about: Mapping[str, Mapping[str, Any]]) -> None:
 def that_matters(told: Mapping[str, Any]) -> dict[str, Any]:
     """What a run learns from besides its seed, setting by setting, from its config.json."""
     data = {name: told[name] for name in ("stream", "method", "data_digest") if name in told}
-    return data | {name: value for name, value in flat(told["config"]).items() if name not in NO_MATTER}
+    return data | {name: value for name, value in plain(told["config"]).items() if name not in NO_MATTER}
 
 
 def run_page(folders: Sequence[Path]) -> Page:

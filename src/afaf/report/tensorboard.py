@@ -17,6 +17,7 @@ from PIL import Image
 from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.report.figures import save_r_matrix
+from afaf.runs.folder import flat
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener
 
@@ -73,16 +74,10 @@ class TensorBoard(Listener):
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         about = {"stream": results.stream, "method": results.method, "seed": results.seed}
         metrics = {f"final/{name}": value for name, value in results.metrics().items() if value is not None}
-        self.writer.add_hparams({**about, **flat(config["config"])}, metrics, run_name=".")
+        self.writer.add_hparams({**about, **plain(config["config"])}, metrics, run_name=".")
         self.writer.close()
 
 
-def flat(table: Mapping[str, Any], before: str = "") -> dict[str, bool | int | float | str]:
+def plain(table: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Settings as TensorBoard takes them: section.key to a plain value."""
-    settings: dict[str, bool | int | float | str] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            settings |= flat(value, f"{before}{name}.")
-        else:
-            settings[f"{before}{name}"] = value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
-    return settings
+    return {name: value if isinstance(value, (bool, int, float, str)) else json.dumps(value) for name, value in flat(table).items()}
