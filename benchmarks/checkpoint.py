@@ -20,14 +20,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from afaf.learning.learner import Learner
-from afaf.learning.plan import LearningPlan
 from afaf.runs import runner
 from afaf.runs.checkpoint import Checkpoints
 from afaf.runs.device import device_name, find_device
 from afaf.runs.progress import Position, Progress
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Stream
+from afaf.training.learner import Learner
+from afaf.training.plan import LearningPlan
 from benchmarks.provenance import write_results
 
 KINDS: dict[str, dict[str, Any]] = {"none": {}, "default": {}, "every epoch": {"run.checkpoint": 0}}

@@ -23,15 +23,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from afaf.engine import Engine, find_engine
 from afaf.evaluation.predict import EvaluateSettings, score_task
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
 from afaf.methods.base import Lesson
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
 from afaf.runs.runner import Setup, set_up
 from afaf.streams.tasks import Outline
+from afaf.training.engines import Engine, find_engine
+from afaf.training.learner import Learner
+from afaf.training.task_data import Feed
 from benchmarks.provenance import write_results
 from benchmarks.step import now, random_feed
 

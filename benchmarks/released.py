@@ -43,12 +43,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from afaf.engine.eager import EagerEngine
-from afaf.engine.report import EpochReport
 from afaf.errors import AfafError
-from afaf.learning.feed import Feed, Moment
-from afaf.learning.learner import Learner
-from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson
 from afaf.network.forward import Training
@@ -59,6 +54,11 @@ from afaf.runs.runner import set_up
 from afaf.streams.benchmarks import open_stream, outline_of
 from afaf.streams.tasks import Preparation, Split, Stream, Task
 from afaf.subnets.allocate import Request, Subnetwork
+from afaf.training.eager import EagerEngine
+from afaf.training.learner import Learner
+from afaf.training.report import EpochReport
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
+from afaf.training.task_data import Feed, Moment
 from benchmarks.provenance import write_results
 
 TASKS, CLASSES, SIDE, PER_CLASS = 4, 2, 16, 70  # of the small stream

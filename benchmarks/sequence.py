@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.runs.device import device_name, find_device
-from afaf.runs.executor import Job, LocalExecutor, Watch
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener, run
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Outline
+from afaf.sweeps.executor import Job, LocalExecutor, Watch
 from benchmarks.provenance import write_results
 
 

@@ -23,17 +23,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from afaf.engine import EagerEngine, Engine, find_engine
-from afaf.engine.compact import Trunk
-from afaf.engine.report import EpochReport
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
 from afaf.methods.base import Lesson
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
 from afaf.runs.runner import Setup, set_up
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Preparation, Split
+from afaf.training.compact import Trunk
+from afaf.training.engines import EagerEngine, Engine, find_engine
+from afaf.training.learner import Learner
+from afaf.training.report import EpochReport
+from afaf.training.task_data import Feed
 from benchmarks.provenance import write_results
 
 EPOCHS = 4  # the median of the times of all but the last is taken; the last is taken apart, which makes it wait

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from afaf.streams.tasks import Stream
+from forks import Forks
 
 torch.set_num_threads(1)  # the networks here are too small to share out
 with contextlib.suppress(ImportError):  # on a machine for tests of the GPU there is no hypothesis
@@ -38,3 +40,9 @@ def digits() -> Stream:
     from afaf.streams.benchmarks import open_stream
 
     return open_stream("split-digits")
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks

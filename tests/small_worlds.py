@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from afaf.learning.learner import Learner
-from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.base import Method
 from afaf.network.spec import Layer, NetworkSpec
+from afaf.training.learner import Learner
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
 from conftest import small_stream
 from worlds import World
 
@@ -46,6 +46,6 @@ def world_of(
 
 def numbers(learner: Learner) -> dict[str, torch.Tensor]:
     """Every number that the network answers with."""
-    from afaf.learning.named import everything
+    from afaf.training.named import everything
 
     return everything(learner.network.parameters)

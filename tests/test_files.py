@@ -90,7 +90,7 @@ import resource, sys
 from pathlib import Path
 from afaf.errors import WriteError
 from afaf.runs.folder import RunFolder
-from afaf.runs.store import Store
+from afaf.sweeps.store import Store
 folder, which = Path(sys.argv[1]), sys.argv[2]
 put = RunFolder(folder).log if which == "log" else lambda record: Store(folder).append("log", record)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))

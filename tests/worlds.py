@@ -11,17 +11,17 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from afaf.engine.eager import EagerEngine
 from afaf.errors import CapacityError
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
-from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Lesson, Method
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.streams.tasks import Stream
+from afaf.training.eager import EagerEngine
+from afaf.training.learner import Learner
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
+from afaf.training.task_data import Feed
 from conftest import small_stream
 
 

@@ -14,26 +14,26 @@ from afaf.version import __version__
 if TYPE_CHECKING:
     from afaf.api import resume, run
     from afaf.errors import AfafError
-    from afaf.estimator import AFAFClassifier
-    from afaf.model.file import Model
+    from afaf.lifelong.estimator import AFAFClassifier
     from afaf.runs.results import Results, Summary
     from afaf.runs.runner import costs
-    from afaf.runs.tune import tune
+    from afaf.storage.model_file import Model
     from afaf.streams.benchmarks import open_stream
     from afaf.streams.tasks import Stream, Task
+    from afaf.sweeps.tune import tune
 
 _WHERE = {
     "run": "afaf.api",
     "resume": "afaf.api",
     "costs": "afaf.runs.runner",
-    "tune": "afaf.runs.tune",
+    "tune": "afaf.sweeps.tune",
     "open_stream": "afaf.streams.benchmarks",
     "Stream": "afaf.streams.tasks",
     "Task": "afaf.streams.tasks",
-    "Model": "afaf.model.file",
+    "Model": "afaf.storage.model_file",
     "Results": "afaf.runs.results",
     "Summary": "afaf.runs.results",
-    "AFAFClassifier": "afaf.estimator",
+    "AFAFClassifier": "afaf.lifelong.estimator",
     "AfafError": "afaf.errors",
 }
 

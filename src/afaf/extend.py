@@ -1,14 +1,5 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
-from afaf.engine.eager import EagerEngine
-from afaf.engine.report import EpochReport
-from afaf.learning.feed import Feed, Moment
-from afaf.learning.learner import Learner
-from afaf.learning.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
-from afaf.learning.named import everything, find, keep, protected
-from afaf.learning.plan import LearningPlan, Loss, Step
-from afaf.learning.quadratic import ProximalStep, QuadraticPenalty
-from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, rows_of
 from afaf.methods.dense import DenseMethod, DenseOptions
@@ -25,6 +16,15 @@ from afaf.runs.runner import Listener
 from afaf.streams.tasks import Outline, Preparation, Split, Stream, Task
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
 from afaf.subnets.rewire import Importance
+from afaf.training.eager import EagerEngine
+from afaf.training.learner import Learner
+from afaf.training.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
+from afaf.training.named import everything, find, keep, protected
+from afaf.training.plan import LearningPlan, Loss, Step
+from afaf.training.quadratic import ProximalStep, QuadraticPenalty
+from afaf.training.report import EpochReport
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
+from afaf.training.task_data import Feed, Moment
 
 __all__ = [
     "AFAF",

@@ -24,11 +24,11 @@ from afaf import AFAFClassifier
 from afaf.cli import learn as cli_learn
 from afaf.cli.learn import Bar, change_classes
 from afaf.cli.main import app
-from afaf.engine.report import EpochReport
 from afaf.errors import RunError
-from afaf.model.state import describe, stored_tensors
-from afaf.runs import keeping
-from afaf.runs.lifelong import Lifelong
+from afaf.lifelong import model_store as keeping
+from afaf.lifelong.model import Lifelong
+from afaf.storage.state import describe, stored_tensors
+from afaf.training.report import EpochReport
 
 runner = CliRunner()
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

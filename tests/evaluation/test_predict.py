@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afaf.evaluation.predict import EvaluateSettings, score_task
-from afaf.learning.feed import Feed
 from afaf.streams.tasks import Preparation, Split
+from afaf.training.task_data import Feed
 
 
 def feed_of(labels: list[int]) -> Feed:

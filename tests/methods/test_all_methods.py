@@ -10,7 +10,7 @@ import torch
 
 import afaf
 from afaf.methods import BUILT_IN, find_method
-from afaf.model.file import Model
+from afaf.storage.model_file import Model
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
 CONV = {"network.name": "small-cnn", "network.norm": "batch"}

@@ -10,12 +10,12 @@ import torch
 
 import afaf
 from afaf.errors import CapacityError
-from afaf.learning.learner import Learner
-from afaf.learning.settings import SparseSettings
 from afaf.methods.base import Lesson
 from afaf.methods.isolated import Isolated, IsolatedOptions
 from afaf.runs.runner import set_up
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.settings import SparseSettings
 from small_worlds import world_of
 from worlds import probe
 

@@ -11,11 +11,11 @@ import torch
 
 import afaf
 from afaf.errors import CapacityError, ConfigError
-from afaf.learning.learner import Learner
 from afaf.methods.base import Lesson
 from afaf.methods.packnet import PackNet, PackNetOptions
 from afaf.subnets.prune import largest
 from afaf.subnets.sizes import share
+from afaf.training.learner import Learner
 from small_worlds import small_spec, world_of
 from worlds import World, probe
 

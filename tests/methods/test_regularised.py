@@ -12,11 +12,6 @@ import torch.nn.functional as F
 
 import afaf
 from afaf.errors import ConfigError, DivergedError
-from afaf.learning.learner import Learner
-from afaf.learning.losses import distillation
-from afaf.learning.named import everything, find, protected
-from afaf.learning.plan import Step
-from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, merged
 from afaf.methods.base import Lesson
 from afaf.methods.dense import DenseOptions
 from afaf.methods.ewc import EWC, EWCOptions
@@ -25,6 +20,11 @@ from afaf.methods.lwf import LwF, LwFOptions
 from afaf.methods.mas import MAS, MASOptions
 from afaf.methods.regularised import kept_terms
 from afaf.network.net import Network
+from afaf.training.learner import Learner
+from afaf.training.losses import distillation
+from afaf.training.named import everything, find, protected
+from afaf.training.plan import Step
+from afaf.training.quadratic import ProximalStep, QuadraticPenalty, merged
 from small_worlds import numbers, small_spec, world_of
 from worlds import probe
 

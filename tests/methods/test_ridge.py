@@ -11,13 +11,13 @@ from torch import Tensor
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.learning.closed_form import STRENGTHS, add_to_sums, solve, sums_bytes
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
-from afaf.learning.patches import whitened_filters
+from afaf.heads.closed_form import STRENGTHS, add_to_sums, solve, sums_bytes
+from afaf.heads.patches import whitened_filters
 from afaf.methods.base import Lesson
 from afaf.methods.ridge import Ridge, RidgeOptions
 from afaf.streams.tasks import Preparation
+from afaf.training.learner import Learner
+from afaf.training.task_data import Feed
 from small_worlds import world_of
 
 BOTH: list[Any] = [RidgeOptions(features="trunk"), RidgeOptions(features="patches", filters=5, patch=4)]

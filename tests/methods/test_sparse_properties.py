@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from afaf.learning.learner import Learner
 from afaf.methods.base import Lesson
+from afaf.training.learner import Learner
 from worlds import World, probe, worlds
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

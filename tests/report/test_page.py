@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 import afaf
 from afaf.cli.main import app
 from afaf.errors import DivergedError, RunError
-from afaf.model.file import Model
 from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
 from afaf.report.for_papers import curves, over_time
@@ -28,11 +27,13 @@ from afaf.report.results_page import results_page
 from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
 from afaf.runs.config import merge
-from afaf.runs.executor import LocalExecutor
-from afaf.runs.experiments import read_experiment
 from afaf.runs.folder import RunFolder, read_epochs
-from afaf.runs.reproduce import Progress, Reproduction
-from afaf.runs.store import Store, UnfinishedLine
+from afaf.runs.records import UnfinishedLine
+from afaf.storage.model_file import Model
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.experiments import read_experiment
+from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.sweeps.store import Store
 from small_worlds import small_spec
 
 SECTIONS = ("headline", "r-matrix", "over-time", "confusion", "ledger", "candidates", "curves", "costs", "seeds", "settings")

@@ -17,9 +17,9 @@ from afaf.report.measured import Measured, Paired, Shape, Spread, begun_apart, f
 from afaf.report.paper import paper
 from afaf.report.reproduction import Report, _same, verdict, write_reproduction
 from afaf.report.studies import FIGURES, in_common
-from afaf.runs.experiments import Planned, read_experiments
-from afaf.runs.store import Line, Store
 from afaf.streams.benchmarks import outline_of
+from afaf.sweeps.experiments import Planned, read_experiments
+from afaf.sweeps.store import Line, Store
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from afaf.cli.main import app
-from afaf.engine.report import EpochReport
 from afaf.errors import StoppedError
 from afaf.report.tensorboard import TensorBoard
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.runs.stop import Stop
+from afaf.training.report import EpochReport
 from conftest import small_stream
 from crash import MORE
 

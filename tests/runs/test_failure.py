@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from afaf.engine.compact import CompactEngine
+from afaf.doctor import examine
 from afaf.errors import DataError, DeviceError, DivergedError, RunError, WriteError
-from afaf.model.container import read_file
 from afaf.runs.checkpoint import check
-from afaf.runs.doctor import examine
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
+from afaf.storage.container import read_file
+from afaf.training.compact import CompactEngine
 from conftest import small_stream
 from crash import found
 from forks import Forks

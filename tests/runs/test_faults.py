@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from afaf.errors import WriteError
-from afaf.model import container
 from afaf.runs.checkpoint import Writer
 from afaf.runs.folder import RunFolder
 from afaf.runs.progress import Position
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
+from afaf.storage import container
 from afaf.streams.tasks import Stream
 from conftest import small_stream
 from crash import found

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import afaf
+from afaf.doctor import examine
 from afaf.errors import ConfigError, DataError, RunError, StoppedError
 from afaf.methods.finetune import Finetune
-from afaf.model import container
 from afaf.runs.checkpoint import load_checkpoint
-from afaf.runs.doctor import examine
 from afaf.runs.resume import resume
 from afaf.runs.runner import Listener, run
 from afaf.runs.stop import Stop
+from afaf.storage import container
 from afaf.streams.tasks import Stream
 from conftest import small_stream
 from crash import found

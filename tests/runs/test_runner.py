@@ -11,16 +11,16 @@ import pytest
 import torch
 
 import afaf
-from afaf.engine.report import EpochReport
 from afaf.errors import AfafError, CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
-from afaf.learning.learner import Learner
-from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Lesson
 from afaf.methods.finetune import Finetune
-from afaf.model.file import Model
 from afaf.runs.runner import Listener
 from afaf.runs.stop import Stop
+from afaf.storage.model_file import Model
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.plan import LearningPlan
+from afaf.training.report import EpochReport
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
@@ -69,7 +69,7 @@ def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: P
     assert model.class_names == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"], ["8", "9"]]
     right = 0
     stream = afaf.open_stream("split-digits")
-    from afaf.learning.feed import Feed
+    from afaf.training.task_data import Feed
 
     for task in stream:
         x, labels = Feed([(task.test, task.preparation)]).batch(torch.arange(len(task.test)))
@@ -81,10 +81,10 @@ def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: P
 
 def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
     """Weights, ledger, records and the network as it stood after each task survive the file."""
-    from afaf.learning.feed import Feed
     from afaf.methods.base import Lesson
     from afaf.network.net import Network
     from afaf.runs.runner import set_up
+    from afaf.training.task_data import Feed
     from worlds import probe
 
     stream = small_stream([2, 1, 2])
@@ -93,12 +93,12 @@ def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
         "afaf",
         {"learn": {"epochs": 2}, "network": {"name": "small-cnn", "norm": "batch"}, "sparse": {"alloc": 20, "density": 20}},
     )
-    learner = afaf.model.file.Learner.fresh(Network(setup.spec, 1))
+    learner = afaf.storage.model_file.Learner.fresh(Network(setup.spec, 1))
     for task in stream:
         lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)]))
         learner.begin(task.number, task.classes)
         setup.method.start(learner, lesson, 0)
-        afaf.engine.eager.EagerEngine().learn(learner, setup.method.plan(learner, lesson, 0), lesson.feed)
+        afaf.training.eager.EagerEngine().learn(learner, setup.method.plan(learner, lesson, 0), lesson.feed)
         setup.method.finish(learner, lesson)
         learner.end(task.number)
     path = tmp_path / "m.safetensors"

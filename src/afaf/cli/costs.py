@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from afaf.costing.predict import Costs
 from afaf.errors import AfafError, ConfigError
-from afaf.evaluation.costs import Costs
 from afaf.methods import method_names
 from afaf.runs.runner import costs
 

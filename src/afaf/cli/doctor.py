@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from afaf.runs.doctor import examine
+from afaf.doctor import examine
 
 WRONG = 1  # the exit code when something is wrong
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from afaf.cli.learn import image_size, say
 from afaf.errors import ConfigError
-from afaf.runs.export import Kind, export
-from afaf.runs.keeping import check_place, make_place, open_model
+from afaf.lifelong.export import Kind, export
+from afaf.lifelong.model_store import check_place, make_place, open_model
 from afaf.streams.own import image_files, read_images
 
 

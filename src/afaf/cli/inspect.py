@@ -11,9 +11,9 @@ from rich.table import Table
 from afaf.cli.learn import say
 from afaf.errors import ConfigError
 from afaf.files import fill, write_whole
+from afaf.lifelong.model_store import open_model
 from afaf.report.figures import save_ledger_picture
 from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, model_facts, model_page, task_rows
-from afaf.runs.keeping import open_model
 
 PICTURES = (".png", ".svg", ".pdf")
 

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
-from afaf.runs import lifelong
+from afaf.lifelong import model as lifelong
+from afaf.lifelong.model import Label, Lifelong, LifelongSettings, plan_life
+from afaf.lifelong.model_store import check_place, make_place, open_model, replace_model, told_if_interrupted
 from afaf.runs.device import find_device
-from afaf.runs.keeping import check_place, make_place, open_model, replace_model, told_if_interrupted
-from afaf.runs.lifelong import Label, Lifelong, LifelongSettings, plan_life
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
+from afaf.training.report import EpochReport
 
 LONG = 5  # minutes that nobody expects
 SKIP = "--skip-unreadable leaves them out"

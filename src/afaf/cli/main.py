@@ -88,8 +88,8 @@ def run(
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.runs import learn_all
     from afaf.cli.signals import stopping
-    from afaf.runs.executor import Job
     from afaf.runs.results import Summary
+    from afaf.sweeps.executor import Job
 
     settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
     numbers = list(range(seeds)) if seeds is not None else [seed or 0]
@@ -225,7 +225,7 @@ def tune(
     """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way)."""
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.tune import run_command, show_tuned
-    from afaf.runs.tune import tune as choose
+    from afaf.sweeps.tune import tune as choose
 
     with ProgressDisplay(stderr) as display:
         tuned = choose(

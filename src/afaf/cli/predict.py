@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from afaf.cli.learn import SKIP, image_size, say
+from afaf.lifelong.model_store import open_model
 from afaf.runs.device import find_device
-from afaf.runs.keeping import open_model
 from afaf.streams.own import Unreadable, image_files, read_images
 
 UNKNOWN = "unknown"

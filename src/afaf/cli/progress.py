@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from afaf.engine.report import EpochReport
 from afaf.runs.runner import Listener
 from afaf.streams.tasks import Outline
+from afaf.training.report import EpochReport
 
 
 class ProgressDisplay(Listener):

@@ -15,16 +15,16 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from afaf.cli.signals import stopping
-from afaf.engine.precision import Precision
-from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError, unknown
 from afaf.runs.config import parse_set
-from afaf.runs.executor import LocalExecutor
-from afaf.runs.experiments import Experiment, Planned, read_experiments
-from afaf.runs.reproduce import Progress, Reproduction
 from afaf.runs.runner import Listener
-from afaf.runs.store import Key, Line, Store, canonical
 from afaf.streams.tasks import Outline
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.experiments import Experiment, Planned, read_experiments
+from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.sweeps.store import Key, Line, Store, canonical
+from afaf.training.precision import Precision
+from afaf.training.report import EpochReport
 
 SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
 

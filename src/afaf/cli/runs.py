@@ -8,16 +8,16 @@ from pathlib import Path
 from rich.progress import TaskID
 
 from afaf.cli.progress import ProgressDisplay
-from afaf.engine.report import EpochReport
 from afaf.errors import StoppedError
 from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
-from afaf.runs.executor import Job, LocalExecutor, Watch
 from afaf.runs.folder import RunFolder
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener, check_typed
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline
+from afaf.sweeps.executor import Job, LocalExecutor, Watch
+from afaf.training.report import EpochReport
 
 
 class Gather(Watch):

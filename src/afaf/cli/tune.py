@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from afaf.runs.tune import Tuned
+from afaf.sweeps.tune import Tuned
 
 
 def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -> None:

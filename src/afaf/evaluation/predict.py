@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from afaf.learning.feed import Feed
+from afaf.training.task_data import Feed
 
 
 @dataclass(frozen=True)

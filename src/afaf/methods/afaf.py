@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from afaf.errors import ConfigError
-from afaf.learning.learner import Learner
 from afaf.methods.base import Actions, Lesson, check_percent
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ledger import Neurons
@@ -20,6 +19,7 @@ from afaf.streams.tasks import Outline
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
 from afaf.subnets.candidates import Rule, choose_candidates, mean_activation
 from afaf.subnets.sizes import rest, share
+from afaf.training.learner import Learner
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
-from afaf.learning.losses import CrossEntropy, LossOver, outputs_in_loss
-from afaf.learning.plan import LearningPlan, Loss
-from afaf.learning.settings import Settings
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.losses import CrossEntropy, LossOver, outputs_in_loss
+from afaf.training.plan import LearningPlan, Loss
+from afaf.training.settings import Settings
+from afaf.training.task_data import Feed
 
 
 def _warn(message: str) -> None:

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import torch
 
-from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver
-from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Footprint, Lesson, Method, rows_of, samples_of
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.losses import LossOver
+from afaf.training.plan import LearningPlan
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from afaf.learning.estimators import Labels, Measure, log_likelihood
-from afaf.learning.learner import Learner
 from afaf.methods.base import Actions, Lesson
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.randomness import key
+from afaf.training.learner import Learner
+from afaf.training.parameter_importance import Labels, Measure, log_likelihood
 
 
 @dataclass(frozen=True)

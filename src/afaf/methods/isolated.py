@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 
 from afaf.errors import CapacityError
-from afaf.learning.learner import Learner
 from afaf.methods.base import Actions, Lesson, check_percent
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.sizes import Sizes, share
+from afaf.training.learner import Learner
 
 PARTS = 1_000_000  # densities are chosen in parts per million
 

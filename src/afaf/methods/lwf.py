@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from afaf.errors import ConfigError
-from afaf.learning.learner import Learner
-from afaf.learning.losses import distillation, total
-from afaf.learning.named import as_parameters, everything, find, keep
-from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Actions, Footprint, Lesson, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.losses import distillation, total
+from afaf.training.named import as_parameters, everything, find, keep
+from afaf.training.plan import LearningPlan
 
 
 @dataclass(frozen=True)

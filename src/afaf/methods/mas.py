@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.learning.estimators import Measure, output_size
-from afaf.learning.learner import Learner
 from afaf.methods.base import Actions, Lesson
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
+from afaf.training.learner import Learner
+from afaf.training.parameter_importance import Measure, output_size
 
 
 @dataclass(frozen=True)

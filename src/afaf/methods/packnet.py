@@ -15,15 +15,15 @@ from typing import Literal
 import torch
 
 from afaf.errors import CapacityError, ConfigError
-from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver
-from afaf.learning.plan import LearningPlan
 from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, check_percent, ledger_bytes, rows_of, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.prune import largest
 from afaf.subnets.sizes import share
+from afaf.training.learner import Learner
+from afaf.training.losses import LossOver
+from afaf.training.plan import LearningPlan
 
 TRAIN, RETRAIN = 0, 1  # the phases
 

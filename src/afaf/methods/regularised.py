@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError, DivergedError
-from afaf.learning.estimators import Measure, Size, batch_importance, per_sample_importance
-from afaf.learning.feed import Moment
-from afaf.learning.learner import Learner
-from afaf.learning.losses import total
-from afaf.learning.named import Named, find, keep, protected
-from afaf.learning.plan import LearningPlan
-from afaf.learning.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
 from afaf.methods.base import Footprint, Lesson, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.losses import total
+from afaf.training.named import Named, find, keep, protected
+from afaf.training.parameter_importance import Measure, Size, batch_importance, per_sample_importance
+from afaf.training.plan import LearningPlan
+from afaf.training.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
+from afaf.training.task_data import Moment
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError
-from afaf.learning.closed_form import add_to_sums, solve, sums_bytes
-from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver
-from afaf.learning.named import find, keep
-from afaf.learning.patches import feature_count, patch_features, whitened_filters
-from afaf.learning.plan import LearningPlan
+from afaf.heads.closed_form import add_to_sums, solve, sums_bytes
+from afaf.heads.patches import feature_count, patch_features, whitened_filters
 from afaf.methods.base import Actions, Footprint, Lesson, Predictor, forward_work
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.forward import forward
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import generator
 from afaf.streams.tasks import Outline
+from afaf.training.learner import Learner
+from afaf.training.losses import LossOver
+from afaf.training.named import find, keep
+from afaf.training.plan import LearningPlan
 
 
 @dataclass(frozen=True)

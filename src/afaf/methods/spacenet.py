@@ -11,14 +11,14 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from afaf.learning.learner import Learner
-from afaf.learning.losses import LossOver
-from afaf.learning.plan import LearningPlan, Rewire
 from afaf.methods.base import Actions, Lesson, rows_of
 from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
 from afaf.subnets.rewire import DropAndGrow
+from afaf.training.learner import Learner
+from afaf.training.losses import LossOver
+from afaf.training.plan import LearningPlan, Rewire
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from afaf.errors import ConfigError
-from afaf.learning.losses import LossOver
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
+from afaf.training.losses import LossOver
 
 ADVICE = "lower learn.lr or method.strength"
 

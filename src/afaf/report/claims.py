@@ -14,7 +14,7 @@ import numpy as np
 
 from afaf.report.measured import CONFIDENCE, BySeed, Measured, Paired, Shape, costs, minus
 from afaf.report.paper import method_title, paper, title_of
-from afaf.runs.store import Line
+from afaf.sweeps.store import Line
 
 Verdict = Literal["holds", "leans that way", "leans the other way", "contradicted", "one seed", "not measured yet"]
 STREAMS = ("split-cifar10", "sim-cifar10", "sim-cifar100", "mix")

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from afaf.model.file import Model
 from afaf.network.ledger import Ledger
 from afaf.report.ledger_facts import NOBODY, first_users
 from afaf.report.lettering import as_written
 from afaf.runs.results import Results, Row
+from afaf.storage.model_file import Model
 
 # Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
 TASK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")

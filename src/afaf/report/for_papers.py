@@ -21,7 +21,7 @@ from afaf.report.page import runs_in
 from afaf.report.run_page import Runs
 from afaf.report.studies import STYLE, Figures, figure_of
 from afaf.runs.folder import write_whole
-from afaf.runs.store import Store
+from afaf.sweeps.store import Store
 
 SUFFIXES = (".svg", ".pdf")
 OTHER_PLACE = "choose another place with --figures"

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from afaf.model.file import Model
 from afaf.network.ledger import Ledger
+from afaf.storage.model_file import Model
 
 NOBODY = np.iinfo(np.int16).max  # after every task
 UNUSED, USED = 0, -1  # where a candidate comes from when no task has fixed it: never used, or used and still free

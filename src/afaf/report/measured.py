@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from afaf.costing.predict import Costs
 from afaf.evaluation import metrics
-from afaf.evaluation.costs import Costs
 from afaf.runs.config import Config, build_config
 from afaf.runs.presets import preset_tables
 from afaf.runs.results import Row
 from afaf.runs.runner import costs as predicted_costs
 from afaf.runs.runner import method_class
-from afaf.runs.store import Line
 from afaf.streams.benchmarks import BENCHMARKS, outline_of
+from afaf.sweeps.store import Line
 
 BySeed = dict[int, float]
 CONFIDENCE = 0.95

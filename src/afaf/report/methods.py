@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from afaf.evaluation.costs import Costs
+from afaf.costing.predict import Costs
 from afaf.methods import BUILT_IN, find_method
 from afaf.methods.base import Actions, Method
 from afaf.runs.runner import costs

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from afaf.lifelong.model import Lifelong
 from afaf.report.ledger_facts import neuron_layers, owned_layers
 from afaf.report.page import Page, Section, html_table, number_card
 from afaf.report.run_page import ledger_charts
-from afaf.runs.lifelong import Lifelong
 from afaf.version import __version__
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from afaf.model.file import Model
 from afaf.report.figures import save_ledger_picture, save_r_matrix
 from afaf.report.lettering import missing_letters_told_once
 from afaf.runs.folder import write_whole
 from afaf.runs.results import Results
+from afaf.storage.model_file import Model
 
 
 def draw_run(folder: Path) -> None:

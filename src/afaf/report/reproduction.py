@@ -16,8 +16,8 @@ from afaf.report.explanations import Explanations
 from afaf.report.measured import Measured, Paired, Shape, Spread, begun_apart, costs, failure, learning_rate, minus
 from afaf.report.paper import paper
 from afaf.report.studies import FIGURES, Figures
-from afaf.runs.experiments import Experiment
-from afaf.runs.store import Key, Line
+from afaf.sweeps.experiments import Experiment
+from afaf.sweeps.store import Key, Line
 
 HEAD = """# Reproduction
 

@@ -15,8 +15,8 @@ from afaf.report.measured import Measured, Shape, Spread, failure, mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
 from afaf.report.paper import method_title, paper, title_of
 from afaf.report.run_page import confusion_map
-from afaf.runs.store import Line, Store
 from afaf.streams.benchmarks import BENCHMARKS
+from afaf.sweeps.store import Line, Store
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from afaf.costing.predict import Costs
 from afaf.errors import AfafError, RunError
-from afaf.evaluation.costs import Costs
-from afaf.model.file import Model
 from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
@@ -24,6 +23,7 @@ from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.results import Results
 from afaf.runs.runner import costs
+from afaf.storage.model_file import Model
 
 NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
 UNOWNED, FREE = "var(--unowned)", "var(--free)"

@@ -22,7 +22,7 @@ from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Shape, costs, first_reuse
 from afaf.report.paper import paper, title_of
 from afaf.runs.folder import write_whole
-from afaf.runs.store import Line
+from afaf.sweeps.store import Line
 
 H = TypeVar("H", bound=Hashable)
 V = TypeVar("V")

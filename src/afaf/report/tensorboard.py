@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from afaf.engine.report import EpochReport
 from afaf.errors import ConfigError
 from afaf.report.figures import save_r_matrix
 from afaf.runs.folder import flat
 from afaf.runs.results import Results
 from afaf.runs.runner import Listener
+from afaf.training.report import EpochReport
 
 FOLDER = "tensorboard"  # within the run folder
 

@@ -19,15 +19,15 @@ import torch
 
 from afaf.errors import FileError, RunError
 from afaf.files import fill, make_folder, remove_parts, write_whole
-from afaf.learning.learner import Learner
-from afaf.learning.plan import LearningPlan
-from afaf.model import container
-from afaf.model.change import Marks, apply_change, changed_tensors, check_fits, fresh, weight_sums
-from afaf.model.container import About, Contents, Entries, readable
-from afaf.model.file import check_format
-from afaf.model.state import Description, build, check_entries, check_size, describe, stored_tensors, whole
 from afaf.runs.folder import RunFolder, began_with
 from afaf.runs.progress import Position, Progress
+from afaf.storage import container
+from afaf.storage.change import Marks, apply_change, changed_tensors, check_fits, fresh, weight_sums
+from afaf.storage.container import About, Contents, Entries, readable
+from afaf.storage.model_file import check_format
+from afaf.storage.state import Description, build, check_entries, check_size, describe, stored_tensors, whole
+from afaf.training.learner import Learner
+from afaf.training.plan import LearningPlan
 from afaf.version import __version__
 
 FORMAT = 1

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from afaf.engine import EngineName, Precision
 from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
-from afaf.learning.settings import LearnSettings, Settings, SparseSettings
 from afaf.network.zoo import DropoutAt, Norm
 from afaf.subnets.sizes import Percentage
+from afaf.training.engines import EngineName, Precision
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
 
 Table = dict[str, Any]
 _PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told from any other

@@ -17,7 +17,7 @@ from afaf.errors import RunError, WriteError
 from afaf.files import append_line, fill, reason, remove_parts, sync, write_whole
 from afaf.runs import results
 from afaf.runs.lock import FolderLock, holder_of, is_locked
-from afaf.runs.store import UnfinishedLine
+from afaf.runs.records import UnfinishedLine
 
 __all__ = [
     "FORMAT",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from afaf.engine.report import EpochReport
+from afaf.training.report import EpochReport
 
 Row = list[float | None]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from afaf.errors import RunError
 from afaf.evaluation import metrics
-from afaf.model.file import Model
-from afaf.runs import store
+from afaf.runs import records
+from afaf.storage.model_file import Model
 
 if TYPE_CHECKING:
     import pandas
@@ -83,7 +83,7 @@ class Results:
     def task_id_accuracy(self) -> float | None:
         return self.task_id[-1]
 
-    METRICS = store.METRICS
+    METRICS = records.METRICS
 
     def metrics(self) -> dict[str, float | None]:
         return {name: getattr(self, name) for name in self.METRICS}
@@ -141,7 +141,7 @@ def _broken_field(data: Any) -> str:
         if strange:
             return f"{min(strange)} is no field of results"
         data = {name: value for name, value in data.items() if value is not None or name not in may_be_null}
-    return store.what_is_wrong(data, needed)
+    return records.what_is_wrong(data, needed)
 
 
 def _misfit(found: Results) -> str:
@@ -180,7 +180,7 @@ def _contradiction(data: dict[str, Any], found: Results) -> str:
     for name, follows in found.metrics().items():
         told = data.get(name, follows)
         if not _alike(told, follows):
-            return f"{name} is {store.shortened(told)}, but {store.shortened(follows)} follows from the accuracies it is told with"
+            return f"{name} is {records.shortened(told)}, but {records.shortened(follows)} follows from the accuracies it is told with"
     return ""
 
 

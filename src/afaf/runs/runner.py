@@ -12,38 +12,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from afaf.engine import Engine, find_engine
-from afaf.engine.precision import at_work
-from afaf.engine.report import EpochReport
+from afaf.costing.predict import Costs, predict_costs
 from afaf.errors import ConfigError, StoppedError
-from afaf.evaluation.costs import Costs, predict_costs
 from afaf.evaluation.metrics import has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
-from afaf.learning.feed import Feed
-from afaf.learning.learner import Learner
-from afaf.learning.plan import LearningPlan
 from afaf.methods import find_method
 from afaf.methods.base import Lesson, Method
-from afaf.model.file import Model
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import check_seed
-from afaf.runs.beginnings import Beginning, Beginnings, shared_by
 from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.guessing import hardly_learned
-from afaf.runs.lesson import learn_lesson
-from afaf.runs.patience import Patient, check_patience
+from afaf.runs.plateau import Patient, check_patience
 from afaf.runs.presets import preset_tables
 from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
+from afaf.runs.shared_prefix import Beginning, Beginnings, shared_by
 from afaf.runs.stop import Stop
+from afaf.runs.train_task import learn_lesson
+from afaf.storage.model_file import Model
 from afaf.streams.benchmarks import check_name, open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
+from afaf.training.engines import Engine, find_engine
+from afaf.training.learner import Learner
+from afaf.training.plan import LearningPlan
+from afaf.training.precision import at_work
+from afaf.training.report import EpochReport
+from afaf.training.task_data import Feed
 from afaf.version import __version__
 
 LEARN_MORE = "raise learn.epochs (or sparse.density, where sub-networks are sparse), or try another learn.lr"

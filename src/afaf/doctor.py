@@ -1,0 +1,241 @@
+"""Looking a run folder or a model file over: checksums, shapes, the ledger's promises, and what can be recovered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from afaf.errors import AfafError, FileError, RunError
+from afaf.files import PART
+from afaf.lifelong.model_store import from_backup
+from afaf.runs.checkpoint import FOLDER, Restored, changed_settings, load_checkpoint
+from afaf.runs.folder import read_json, resume_command
+from afaf.runs.lock import holder_of, is_locked
+from afaf.runs.progress import Progress
+from afaf.runs.results import Results
+from afaf.storage import container
+from afaf.storage.invariants import broken_promises, changed_since
+from afaf.storage.model_file import Model
+from afaf.training.learner import Learner
+
+CPU = torch.device("cpu")
+Table = dict[str, Any]
+Rows = Sequence[Sequence[float | None]]
+
+
+@dataclass
+class Diagnosis:
+    """What was looked at, what is wrong with it, and what to do."""
+
+    path: str
+    sound: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def well(self) -> bool:
+        return not self.wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "well": self.well}
+
+    def add(self, name: str, wrong: list[str], sound: str) -> None:
+        self.wrong += [f"{name}: {what}" for what in wrong]
+        if not wrong:
+            self.sound.append(f"{name}: {sound}")
+
+    def blames(self, name: str) -> bool:
+        """Whether something is wrong with this file of the folder."""
+        return any(line.startswith(f"{name}: ") or str(Path(self.path) / name) in line for line in self.wrong)
+
+
+@dataclass
+class Recorded:
+    """What a good checkpoint, or the model, holds."""
+
+    name: str
+    learner: Learner
+    progress: Progress | None = None  # of a checkpoint
+
+
+def examine(path: Path) -> Diagnosis:
+    """Look over a run folder, or a model or checkpoint file; nothing is changed."""
+    if not path.exists():
+        raise RunError(f"{path} does not exist")
+    diagnosis = Diagnosis(str(path))
+    if path.is_dir():
+        _examine_run(path, diagnosis)
+    else:
+        _examine_file(path, diagnosis)
+    return diagnosis
+
+
+def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
+    try:
+        if container.description(path)[0].get("kind") == "checkpoint":
+            learner = load_checkpoint(path, sorted(path.parent.glob("*.safetensors")), CPU).learner
+        else:
+            learner = Model.load(path).learner
+    except FileError as error:
+        diagnosis.wrong.append(str(error))
+        lost = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
+        diagnosis.advice.append(from_backup(path) or lost)
+        return
+    diagnosis.add(path.name, broken_promises(learner), _words(learner))
+
+
+def _words(learner: Learner) -> str:
+    return f"whole, {learner.tasks_learned} tasks learned, {learner.params:,} weights owned"
+
+
+def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
+    if not any((path / name).exists() for name in ("config.json", "model.safetensors", FOLDER)):
+        raise RunError(f"{path} is no run folder: there is neither a config.json nor a model nor a checkpoint in it")
+    about = _examine_json(path / "config.json", diagnosis)
+    told = _examine_json(path / "results.json", diagnosis) if (path / "results.json").exists() else None
+    _examine_log(path / "log.jsonl", diagnosis)
+    checkpoints = _examine_checkpoints(path, diagnosis)
+    model = _examine_model(path, diagnosis)
+    if about is not None:
+        diagnosis.wrong += [f"config.json: {what}" for what in changed_settings(path, about)]
+    if told is not None:
+        _examine_results(Results.from_dict(told), None if diagnosis.blames("config.json") else about, checkpoints, model, diagnosis)
+    _compare([*checkpoints, *([] if model is None else [model])], diagnosis)
+    for left in [*path.glob(f".*{PART}*"), *(path / FOLDER).glob(f".*{PART}*")]:
+        diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
+    _advise(path, diagnosis, checkpoints, model)
+
+
+def _examine_json(path: Path, diagnosis: Diagnosis) -> Table | None:
+    """What the file holds, if it is whole."""
+    try:
+        table = read_json(path)
+    except AfafError as error:
+        diagnosis.wrong.append(str(error).partition("; `afaf doctor")[0])  # whom the reader is asking already
+        return None
+    diagnosis.sound.append(f"{path.name}: whole")
+    return table
+
+
+def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
+    if not path.exists():
+        return
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        diagnosis.wrong.append(f"{path.name}: cannot be read ({error.strerror})")
+        return
+    bad = []
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            bad.append(f"line {number} is not JSON")
+    diagnosis.add(path.name, bad[:3], "every line whole")
+
+
+def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
+    """The good ones, oldest first."""
+    good = []
+    paths = sorted((path / FOLDER).glob("*.safetensors"))
+    for file in paths:
+        try:
+            restored: Restored = load_checkpoint(file, paths, CPU)
+        except FileError as error:
+            diagnosis.wrong.append(str(error))
+            continue
+        diagnosis.add(file.name, broken_promises(restored.learner), f"whole, {restored.position}")
+        good.append(Recorded(file.name, restored.learner, restored.progress))
+    return good
+
+
+def _examine_model(path: Path, diagnosis: Diagnosis) -> Recorded | None:
+    file = path / "model.safetensors"
+    if not file.exists():
+        if (path / "results.json").exists():
+            diagnosis.wrong.append("model.safetensors is missing, though the run is finished")
+        return None
+    try:
+        learner = Model.load(file).learner
+    except FileError as error:
+        diagnosis.wrong.append(str(error))
+        return None
+    diagnosis.add(file.name, broken_promises(learner), _words(learner))
+    return Recorded(file.name, learner)
+
+
+def _examine_results(
+    results: Results, about: Table | None, checkpoints: list[Recorded], model: Recorded | None, diagnosis: Diagnosis
+) -> None:
+    """Results must be those of this folder: of its settings, its newest good checkpoint and its model."""
+    told = results.to_dict()
+    if about is not None:
+        wrong = [f"its {name} is {told[name]}, not {about.get(name)}" for name in ("method", "seed") if told[name] != about.get(name)]
+        diagnosis.add("results.json", wrong, "fits config.json")
+    for newest in checkpoints[-1:]:
+        if newest.progress is not None:
+            diagnosis.add("results.json", _not_as_recorded(results, newest.name, newest.progress), f"fits {newest.name}")
+    if model is not None:
+        other = results.params != model.learner.params
+        diagnosis.add("results.json", ["it counts other weights than the model has"] if other else [], "fits the model")
+
+
+def _not_as_recorded(results: Results, name: str, progress: Progress) -> list[str]:
+    """Fields that are not what a checkpoint holds. One taken before the end did not know all numbers yet."""
+    finished = bool(progress.R) and progress.R[-1][-1] is not None
+    pairs: dict[str, tuple[Rows, Rows]] = {
+        "R": (results.R, progress.R),
+        "R_task_il": (results.R_task_il, progress.R_task_il),
+        "R_task_il_unmasked": (results.R_task_il_unmasked or results.R_task_il, progress.R_task_il_unmasked),
+        "task_id": ([results.task_id], [progress.task_id]),
+        "before": ([results.before], [progress.before]),
+    }
+    others = [field for field, (told, held) in pairs.items() if not _same(told, held, finished)]
+    if finished and results.confusion != progress.confusion:
+        others.append("confusion")
+    return [f"{field} is not what {name} holds" for field in others]
+
+
+def _same(told: Rows, held: Rows, finished: bool) -> bool:
+    """Whether rows of numbers are the same; None stands for any where the run was not finished."""
+    ours, theirs = ([value for row in rows for value in row] for rows in (told, held))
+    return len(ours) == len(theirs) and all(a == b or (b is None and not finished) for a, b in zip(ours, theirs, strict=True))
+
+
+def _compare(states: list[Recorded], diagnosis: Diagnosis) -> None:
+    """What each recorded task owned and fixed must be untouched in the next state that was recorded."""
+    for before, after in itertools.pairwise(states):
+        if before.learner.tasks_learned and after.learner.ledger.keeps_past:  # dense methods promise nothing of the kind
+            changed = changed_since(before.learner, after.learner)
+            diagnosis.add(f"from {before.name} to {after.name}", changed, "what tasks own and fixed is untouched")
+
+
+def _advise(path: Path, diagnosis: Diagnosis, checkpoints: list[Recorded], model: Recorded | None) -> None:
+    newest = f"from {checkpoints[-1].name}" if checkpoints else "from the beginning, for no checkpoint is good"
+    command = resume_command(path)
+    if is_locked(path):
+        diagnosis.advice.append(f"the run is going on: {holder_of(path)} writes to the folder")
+    elif any(words.startswith("config.json: ") for words in diagnosis.wrong):
+        then = "results and model are of that" if (path / "results.json").exists() else f"{command} goes on {newest}"
+        diagnosis.advice.append(f"set config.json back to what the run began with: {then}")
+    elif not (path / "results.json").exists():
+        if (path / "config.json").exists():
+            diagnosis.advice.append(f"the run is not finished: {command} goes on {newest}")
+    elif diagnosis.blames("config.json"):
+        state = "whole, and holds the settings too" if model is not None else "lost"
+        diagnosis.advice.append(f"without its config.json the run cannot go on; its model is {state}")
+    elif not diagnosis.well and model is not None and not diagnosis.blames("results.json"):
+        diagnosis.advice.append("results and model are whole: nothing needs doing; damaged checkpoints can be removed")
+        if any(words.startswith("log.jsonl: line") for words in diagnosis.wrong):
+            diagnosis.advice.append("remove the lines of log.jsonl that are not JSON: afaf report draws its curves from the rest")
+    elif not diagnosis.well and checkpoints:
+        diagnosis.advice.append(f"remove results.json and model.safetensors, then {command} makes them anew {newest}")
+    elif not diagnosis.well:
+        state = "good" if model is not None else "lost"
+        diagnosis.advice.append(f"the model is {state}; to repeat the run in another folder: --config {path / 'config.json'}")

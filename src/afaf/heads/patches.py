@@ -1,0 +1,52 @@
+"""Features that need no training: filters that are whitened patches of the first task's images (Coates and Ng, 2012).
+
+An image's feature is how strongly each filter answers, for and against, in each quarter of it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.training.task_data import Feed
+
+IMAGES, PATCHES_EACH = 2000, 10  # looked at for the covariance of patches
+SMOOTHING = 0.01  # added to the covariance, in units of its mean variance: directions without content are not blown up
+QUARTERS = 2  # the filters' answers are averaged over a grid of 2 x 2
+
+
+def whitened_filters(feed: Feed, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """`count` filters (count, channels, side, side) and their biases, from un-augmented images of the feed alone.
+
+    A filter answers to a patch p with u' Z (p - mean): Z whitens patches (ZCA), and u is a whitened patch of unit length.
+    """
+    seen = _random_patches(feed, IMAGES, PATCHES_EACH, side, draw)
+    mean = seen.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(seen.T))
+    whiten = vectors @ torch.diag((values.clamp(min=0) + SMOOTHING * values.mean() + 1e-12).rsqrt()) @ vectors.T
+    chosen = F.normalize((_random_patches(feed, count, 1, side, draw) - mean) @ whiten)
+    filters = chosen @ whiten
+    weight = filters.reshape(count, -1, side, side).to(feed.device, feed.dtype)
+    return weight, -(filters @ mean).to(feed.device, feed.dtype)
+
+
+def patch_features(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(n, 2 x filters x 4): both signs' ReLU, averaged over each quarter; the square root evens them out, each image has length 1."""
+    z = F.conv2d(x, weight, bias)
+    answers = F.adaptive_avg_pool2d(torch.cat([F.relu(z), F.relu(-z)], 1), QUARTERS)
+    return F.normalize(answers.flatten(1).sqrt())
+
+
+def feature_count(filters: int) -> int:
+    return 2 * filters * QUARTERS**2
+
+
+def _random_patches(feed: Feed, images: int, each: int, side: int, draw: torch.Generator) -> Tensor:
+    """(images x each, channels x side x side) in float64, on the CPU: `each` patches of each of some images, drawn with replacement."""
+    x = feed.batch(torch.randint(len(feed), (images,), generator=draw).to(feed.device))[0].cpu().double()
+    n = images * each
+    at = torch.arange(images).repeat_interleave(each)[:, None, None, None]
+    rows, columns = (torch.randint(size - side + 1, (n, 1), generator=draw) + torch.arange(side) for size in x.shape[2:])
+    channels = torch.arange(x.shape[1])[None, :, None, None]
+    return x[at, channels, rows[:, None, :, None], columns[:, None, None, :]].flatten(1)

@@ -1,0 +1,135 @@
+"""Model files that are changed again and again, and never harmed: the old one stays beside the new until that is verified."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from afaf.errors import FileError, RunError, StoppedError, WriteError
+from afaf.files import fill, make_folders, write_whole
+from afaf.lifelong.model import Lifelong
+from afaf.runs.lock import one_at_a_time
+from afaf.storage import container
+from afaf.storage.invariants import broken_promises
+
+
+def backup_of(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def checksum_of(path: Path) -> str | None:
+    """What tells two states of a model file apart; None where there is no file."""
+    return container.description(path)[1] if path.exists() else None
+
+
+def open_model(path: Path, device: torch.device | str = "cpu", *, may_begin: bool = False) -> Lifelong:
+    """The model in a file; the message for one that cannot be used says where to go on. `may_begin`: a new model would do as well."""
+    if path.is_dir():
+        raise FileError(f"{path} is a folder: name a model file")
+    if not path.exists():
+        raise FileError(f"{path}: no such file: a model is made by afaf learn FOLDER --model {path}")
+    try:
+        return Lifelong.load(path, device)
+    except FileError as error:
+        no_copy = (
+            f"if it was your model, take a copy of it, for there is no {backup_of(path).name} to go back to; "
+            f"afaf doctor {path} says what is wrong with it"
+        )
+        advice = from_backup(path) or ("choose another name for a new model" if may_begin else no_copy)
+        raise FileError(f"{error}. It is left as it is; {advice}") from None
+
+
+def from_backup(path: Path) -> str:
+    """Where a model is that cannot be read from its own file; empty if it is nowhere."""
+    backup = backup_of(path)
+    try:
+        Lifelong.load(backup)
+    except FileError:
+        return ""
+    return f"{backup} holds the model as it was before it was last changed: rename it to {path.name}"
+
+
+@contextlib.contextmanager
+def told_if_interrupted(path: Path) -> Iterator[str | None]:
+    """Ctrl-C while a model file is to be changed ends in words that say how the file is now, and how to go on.
+
+    In the block, the file's checksum is known as it was when it began.
+    """
+    before = _state(path)
+    try:
+        yield before
+    except KeyboardInterrupt:
+        raise StoppedError(f"interrupted: {_words(path, before, _state(path))}") from None
+
+
+def _state(path: Path) -> str | None:
+    """What tells two states of a file apart, whatever it is; None where there is none."""
+    try:
+        return checksum_of(path)
+    except FileError:
+        return "not a model"
+
+
+def _words(path: Path, before: str | None, now: str | None) -> str:
+    if before != now:
+        return f"but {path} was written before that, and is whole: nothing is left to do"
+    kept = "no model was written" if now is None else f"{path} is as it was before"
+    return f"{kept}. To go on, give the same command again: it begins from the start"
+
+
+def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
+    """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over."""
+    path = path.resolve()  # what a link leads to is changed, not the link
+    with one_at_a_time(path):
+        _replace(path, model, before)
+
+
+def _replace(path: Path, model: Lifelong, before: str | None) -> None:
+    if checksum_of(path) != before:
+        raise RunError(f"{path} was changed by another program meanwhile: nothing was written; do it again")
+    backup = backup_of(path)
+    if before is not None:
+        kept = path.read_bytes()
+        write_whole(backup, lambda temporary: fill(temporary, [kept]))
+    try:
+        model.save(path)
+        _verify(path, model)
+    except BaseException:
+        if before is not None:
+            os.replace(backup, path)
+        else:
+            path.unlink(missing_ok=True)  # nobody has verified it
+        raise
+    with contextlib.suppress(OSError):
+        backup.unlink()
+
+
+def check_place(path: Path) -> None:
+    """Whether a file could be written there, before anything is computed that could not be kept; nothing is made."""
+    path = path.resolve()
+    there = next(above for above in path.parents if above.exists())
+    if not there.is_dir():
+        raise WriteError(f"cannot write {path}: {there} is a file, not a folder; choose another place")
+    for needed in (there, path):
+        if needed.exists() and not os.access(needed, os.W_OK):
+            raise WriteError(f"cannot write {path}: no permission to change {needed}; change its permissions or choose another place")
+
+
+def make_place(path: Path) -> None:
+    """The folder of a new file."""
+    check_place(path)
+    make_folders(path.parent, "choose another place")
+
+
+def _verify(path: Path, model: Lifelong) -> None:
+    """What was written is read back: the same bytes again, and the ledger's promises hold."""
+    written = Lifelong.load(path)
+    wrong = broken_promises(written.learner)
+    if written.to_bytes() != model.to_bytes():
+        wrong.append("what was read back is not what was written")
+    if wrong:
+        raise FileError(f"{path} could not be verified, and is as it was before: {'; '.join(wrong[:3])}")

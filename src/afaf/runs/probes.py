@@ -1,0 +1,59 @@
+"""What a study keeps of a run besides its accuracies: measured from the learned model, and small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from afaf.errors import ConfigError, unknown
+from afaf.storage.model_file import Model
+from afaf.streams.tasks import Stream
+from afaf.subnets.candidates import mean_activation
+from afaf.training.task_data import Feed
+
+
+def ledger(model: Model, stream: Stream) -> dict[str, Any]:
+    """Who owns each connection and who fixed each neuron, of a network small enough to draw."""
+    learner = model.learner
+    spec = learner.network.spec
+    return {
+        "layers": [layer.name for layer in spec.layers],
+        "owner": [learner.ledger.owner(l).amax(2).tolist() for l in range(1, spec.L)],  # W_l: by target, by source
+        "fixed": [learner.ledger.fixed(l).tolist() for l in range(1, spec.L + 1)],
+        "candidates": {  # of the tasks that reuse: by task, class, layer
+            str(record.task): {
+                str(c.class_id): {str(l): neurons.tolist() for l, neurons in c.candidates.items()} for c in record.classes if c.candidates
+            }
+            for record in learner.ledger.records
+        },
+    }
+
+
+def class_means(model: Model, stream: Stream) -> dict[str, Any]:
+    """Mean activation, in the last hidden layer of the network as it stood after task 1, of every class's training images.
+
+    Of the neurons that task 1 selected: no others are active then.
+    """
+    learner = model.learner
+    then, last_hidden = learner.network.as_of(1, learner.ledger), learner.network.spec.L - 1
+    record = learner.ledger.record_of(1)
+    size = learner.network.spec.layer(last_hidden).size
+    neurons = torch.arange(size) if record is None else record.selected(last_hidden).cpu()
+    means: dict[str, list[float]] = {}
+    for task in stream:
+        feed = Feed([(task.train, task.preparation)], then.device, then.dtype)
+        for c, name in zip(task.classes, task.class_names, strict=True):
+            activation = mean_activation(then, feed.batches(class_id=c))[last_hidden].cpu()
+            means[name] = [round(value, 4) for value in activation[neurons].tolist()]
+    return {"neurons": neurons.tolist(), "means": means, "tasks": [list(task.class_names) for task in stream]}
+
+
+KEEPERS: dict[str, Callable[[Model, Stream], Any]] = {"ledger": ledger, "class-means": class_means}
+
+
+def check_keep(names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in KEEPERS:
+            raise ConfigError(unknown("thing to keep", name, KEEPERS))

@@ -1,0 +1,39 @@
+"""How a lesson is learned: the one place where a method's plans meet an engine, for runs and for models that keep learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from afaf.methods.base import Lesson, Method
+from afaf.runs.progress import Position
+from afaf.training.engines import Engine
+from afaf.training.learner import Learner
+from afaf.training.plan import LearningPlan
+from afaf.training.report import OnEpoch
+
+
+def learn_lesson(
+    learner: Learner,
+    method: Method[Any],
+    engine: Engine,
+    lesson: Lesson,
+    after_epoch: Callable[[LearningPlan], OnEpoch],
+    position: Position | None = None,
+    adjust: Callable[[LearningPlan], None] | None = None,
+) -> None:
+    """Learn a lesson, or what is left of it after a position; `adjust` may put another loss into each plan."""
+    position = position or Position()
+    if not position.begun:
+        learner.begin(lesson.task, lesson.classes)
+    for phase in range(position.phase, method.phases):
+        resumed = position.begun and phase == position.phase
+        if not resumed:
+            method.start(learner, lesson, phase)
+        plan = method.plan(learner, lesson, phase)
+        if adjust is not None:
+            adjust(plan)
+        plan.check(learner)
+        engine.learn(learner, plan, lesson.feed, after_epoch(plan), position.epochs if resumed else 0)
+    method.finish(learner, lesson)
+    learner.end(lesson.task)

@@ -1,0 +1,140 @@
+"""A model for production: the neurons from which an output can be reached, as small dense tensors, with what belongs before and after.
+
+Pixels go in as an image file has them, logits and calibrated probabilities come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from afaf.network.forward import Norm, Parameters
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Preparation
+from afaf.training.learner import Learner
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A network that only answers: parameters of the neurons that are there, for the output rows of `labels`."""
+
+    spec: NetworkSpec  # of the whole network: kinds, kernels, operations
+    parameters: Parameters
+    labels: tuple[str | int | float | bool, ...]
+    preparation: Preparation
+    bytes_in: bool  # whether pixels are bytes
+    temperature: float
+
+    @property
+    def weights(self) -> int:
+        return sum(weight.numel() for weight in self.parameters.weights)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one image as it is given: (height, width, channels), or (features,)."""
+        shape = self.spec.input_shape
+        if len(shape) == 1:
+            return shape
+        repeated = self.preparation.channels is not None and len(self.preparation.mean) == 1
+        return (shape[1], shape[2], 1 if repeated else shape[0])
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """Normalisation as x * scale + shift, one number a channel."""
+        unit = 255.0 if self.bytes_in else 1.0
+        mean, std = (torch.tensor(values, dtype=torch.float64) for values in (self.preparation.mean, self.preparation.std))
+        return (1 / (std * unit)).float(), (-mean / std).float()
+
+
+def for_inference(
+    learner: Learner,
+    labels: dict[str | int | float | bool, int],
+    preparation: Preparation,
+    *,
+    bytes_in: bool,
+    temperature: float = 1.0,
+    dense: bool = False,
+) -> Inference:
+    """The part of a network that its answers need; `labels` are those to answer with and their rows. `dense` keeps everything."""
+    spec = learner.network.spec
+    rows = torch.tensor(list(labels.values()))
+    kept = {l: torch.arange(spec.layer(l).size) for l in range(1, spec.L)} if dense else neurons_that_answer(learner, rows)
+    kept[spec.L] = rows
+    whole = learner.network.parameters
+    weights = [whole.weights[l - 1].detach().cpu()[kept[l + 1]][:, kept[l]].clone() for l in range(1, spec.L)]
+    biases = [whole.biases[l - 1].detach().cpu()[kept[l + 1]].clone() for l in range(1, spec.L)]
+    norms = {layer: Norm(*(t.detach().cpu()[kept[layer]] for t in norm.tensors().values())) for layer, norm in whole.norms.items()}
+    return Inference(spec, Parameters(weights, biases, norms), tuple(labels), preparation, bytes_in, temperature)
+
+
+def neurons_that_answer(learner: Learner, rows: Tensor) -> dict[int, Tensor]:
+    """Of each layer the neurons from which one of these outputs can be reached through live connections; of the input, all."""
+    spec, kept = learner.network.spec, dict[int, Tensor]()
+    above = rows
+    for l in range(spec.L - 1, 1, -1):
+        live = (learner.network.weight(l).detach().cpu()[above] != 0).any(dim=2).any(dim=0)
+        above = torch.nonzero(live).flatten()
+        kept[l] = above if len(above) else torch.zeros(1, dtype=torch.int64)  # a layer cannot be empty
+        above = kept[l]
+    kept[1] = torch.arange(spec.layer(1).size)
+    return kept
+
+
+class InferenceModule(nn.Module):
+    """The same as a module, from pixels to (logits, probabilities), made of operations that exporters know."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, inference: Inference):
+        super().__init__()
+        self.spec, self.temperature = inference.spec, inference.temperature
+        self.channels = inference.spec.input_shape[0] if len(inference.spec.input_shape) == 3 else None
+        scale, shift = inference.scale_and_shift()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+        for l, (weight, bias) in enumerate(zip(inference.parameters.weights, inference.parameters.biases, strict=True), 1):
+            join = inference.spec.connections(l)
+            shaped = weight.reshape(*weight.shape[:2], join.kernel, join.kernel) if join.kind == "conv" else weight.flatten(1)
+            self.register_buffer(f"weight_{l}", shaped.contiguous())
+            self.register_buffer(f"bias_{l}", bias)
+        for layer, norm in inference.parameters.norms.items():
+            for name, tensor in norm.tensors().items():
+                self.register_buffer(f"norm_{layer}_{name}", tensor)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        h = images.to(torch.float32) * self.scale + self.shift
+        if self.channels is not None:
+            h = h.permute(0, 3, 1, 2)
+            if h.shape[1] != self.channels:
+                h = h.expand(-1, self.channels, -1, -1)
+        for l in range(1, self.spec.L):
+            h = self._neurons_above(l, h)
+        return h, torch.softmax(h / self.temperature, 1)
+
+    def _neurons_above(self, l: int, h: Tensor) -> Tensor:
+        join = self.spec.connections(l)
+        weight, bias = getattr(self, f"weight_{l}"), getattr(self, f"bias_{l}")
+        h = F.conv2d(h, weight, bias) if join.kind == "conv" else F.linear(h.flatten(1), weight, bias)
+        for operation in join.then:
+            if operation == "relu":
+                h = F.relu(h)
+            elif operation == "pool":
+                h = F.max_pool2d(h, 2)
+            elif operation == "norm":
+                gain, shift, mean, var = (getattr(self, f"norm_{l + 1}_{name}") for name in ("gain", "shift", "mean", "var"))
+                h = F.batch_norm(h, mean, var, gain, shift, training=False)
+        return h
+
+
+def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:
+    """Images of noise, as the model takes them: bytes, or numbers around what it was normalised for."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = (n, *inference.input_shape)
+    if inference.bytes_in:
+        return torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
+    mean, std = (torch.tensor(values) for values in (inference.preparation.mean, inference.preparation.std))
+    return torch.randn(prod(shape), generator=draw).reshape(shape) * std + mean

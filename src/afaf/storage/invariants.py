@@ -1,0 +1,111 @@
+"""What must hold of every learner, and between a learner and itself later: the ledger's promises, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from afaf.training.learner import Learner
+
+
+def broken_promises(learner: Learner) -> list[str]:
+    """What does not hold of a learner, in words; nothing if all is well."""
+    return [*_weights(learner), *_owners(learner), *_records(learner), *_fixed(learner)]
+
+
+def changed_since(before: Learner, after: Learner) -> list[str]:
+    """What tasks that were learned own, and what they fixed, must be the same later: what is not, in words.
+
+    Dense methods promise nothing of the kind, and the ledger says so.
+    """
+    if not after.ledger.keeps_past:
+        return []
+    wrong, learned = [], before.tasks_learned
+    for l in range(1, before.network.spec.L):
+        rows = len(before.ledger.owner(l))
+        owner, later = before.ledger.owner(l), after.ledger.owner(l)[:rows]
+        settled = (owner > 0) & (owner <= learned)
+        moved = settled & (owner != later)
+        if bool(moved.any()):
+            wrong.append(f"W_{l}: {int(moved.sum()):,} places of tasks up to {learned} have another owner later")
+        differ = settled & ~_same_bits(before.network.weight(l), after.network.weight(l)[:rows])
+        if bool(differ.any()):
+            wrong.append(f"W_{l}: {int(differ.sum()):,} weights of tasks up to {learned} are not the same later")
+    for l, (fixed, later) in enumerate(zip(before.ledger.fixings, after.ledger.fixings, strict=True), 1):
+        released = (fixed > 0) & (fixed != later[: len(fixed)])
+        if bool(released.any()):
+            wrong.append(f"layer {l}: {int(released.sum())} neurons fixed by tasks up to {learned} are not fixed by them later")
+    return wrong
+
+
+def _weights(learner: Learner) -> Iterator[str]:
+    for l in range(1, learner.network.spec.L):
+        weight, owner = learner.network.weight(l), learner.ledger.owner(l)
+        stray = int(((owner == 0) & (weight != 0)).sum())
+        if stray:
+            yield f"W_{l}: {stray:,} weights that nobody owns are not 0"
+        for name, numbers in (("weights", weight), ("biases", learner.network.bias(l))):
+            if not bool(torch.isfinite(numbers).all()):
+                yield f"W_{l}: {int((~torch.isfinite(numbers)).sum()):,} {name} are not finite"
+
+
+def _owners(learner: Learner) -> Iterator[str]:
+    begun = max(learner.classes_of, default=0)
+    for l in range(1, learner.network.spec.L):
+        strangers = learner.ledger.owner(l) > begun
+        if bool(strangers.any()):
+            yield f"W_{l}: {int(strangers.sum()):,} places belong to tasks that have not begun"
+    seen = learner.seen_classes
+    if len(seen) != len(set(seen)):
+        yield "a class belongs to two tasks"
+
+
+def _records(learner: Learner) -> Iterator[str]:
+    """What a task owns lies between the neurons it was allocated, and its sub-network has neurons of its own where it drew free ones."""
+    ledger = learner.ledger
+    tasks = [record.task for record in ledger.records]
+    if len(tasks) != len(set(tasks)):
+        yield "a task has two records of its allocation"
+    for record in ledger.records:
+        if not {c.class_id for c in record.classes} <= set(learner.classes_of.get(record.task, ())):
+            yield f"the record of task {record.task} names classes of other tasks"
+        for l in range(1, learner.network.spec.L):
+            owned = ledger.owned_by(l, record.task).any(dim=2)
+            allowed = torch.zeros_like(owned)
+            if l >= record.l_reuse:
+                targets, sources = record.targets(l).to(owned.device), record.sources(l).to(owned.device)
+                allowed[targets[:, None], sources[None, :]] = True
+            outside = owned & ~allowed
+            if bool(outside.any()):
+                yield f"W_{l}: {int(outside.sum()):,} connections of task {record.task} lie outside what it was allocated"
+        for l, free in record.free.items():
+            fixed = ledger.fixed(l)[free.to(ledger.fixed(l).device)]
+            taken = (fixed > 0) & (fixed < record.task)
+            if bool(taken.any()):
+                yield f"layer {l}: task {record.task} drew {int(taken.sum())} neurons as free that earlier tasks had fixed"
+
+
+def _fixed(learner: Learner) -> Iterator[str]:
+    """No task after the one that fixed a neuron owns a connection into it, and its bias, gain and shift have stood still since."""
+    network, ledger = learner.network, learner.ledger
+    for l in range(1, network.spec.L):
+        fixed = ledger.fixed(l + 1)
+        late = (ledger.owner(l) > fixed[:, None, None]) & (fixed > 0)[:, None, None]
+        if bool(late.any()):
+            yield f"layer {l + 1}: {int(late.sum()):,} places into fixed neurons belong to tasks after the one that fixed them"
+        for task in sorted(network.snapshots):
+            then, now = network.snapshots[task], network.parameters
+            rows = len(then.biases[l - 1])
+            neurons = (fixed[:rows] > 0) & (fixed[:rows] <= task)
+            pairs = [(then.biases[l - 1], now.biases[l - 1][:rows])]
+            if l + 1 in then.norms:
+                pairs += [(then.norms[l + 1].gain, now.norms[l + 1].gain), (then.norms[l + 1].shift, now.norms[l + 1].shift)]
+            moved = neurons & ~torch.stack([_same_bits(a, b) for a, b in pairs]).all(dim=0)
+            if bool(moved.any()):
+                yield f"layer {l + 1}: {int(moved.sum())} neurons fixed by task {task} or before have moved since"
+
+
+def _same_bits(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | ((a != a) & (b != b))

@@ -1,0 +1,112 @@
+"""results/: what every run found, a line of JSON each, small enough for git. Tables and figures are made from it alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from afaf.errors import DataError
+from afaf.files import append_line, make_folders, sync, writing
+from afaf.runs.config import merge
+from afaf.runs.records import UnfinishedLine, what_is_wrong
+
+Line = dict[str, Any]
+Key = tuple[str, str, str, int]
+DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table such as sparse.density
+EXACT = 2.0**53  # below it a float is the whole number it looks like
+
+
+def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
+    """What tells one run from another: stream, method, the settings that differ from the preset, seed."""
+    return stream, method, json.dumps(settings, sort_keys=True), seed
+
+
+def canonical(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in the one way they are kept, sorted: tables as `section.key` or `section.key.entry`, and 1.0 as 1."""
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        for key, one in _spread(name.split("."), value):
+            kept = merge(kept, {key: one})
+    return {name: _plain(kept[name]) for name in sorted(kept)}
+
+
+def _spread(parts: list[str], value: Any) -> Iterator[tuple[str, Any]]:
+    """The settings that a table stands for, by names of at most three parts; what lies deeper stays a table."""
+    if isinstance(value, Mapping) and value and len(parts) < DEPTH and not any("." in name for name in value):
+        for name, one in value.items():
+            yield from _spread([*parts, name], one)
+        return
+    for part in reversed(parts[DEPTH:]):
+        value = {part: value}
+    yield ".".join(parts[:DEPTH]), value
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, with whole numbers written alike."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
+
+
+class Store:
+    """A folder of JSON lines. A later line of the same run takes the place of an earlier one."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def read(self) -> dict[Key, Line]:
+        """Every run's line, from all files."""
+        found = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
+        found.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file keep their order where no time is told
+        return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in found}
+
+    def prepare(self, names: Iterable[str] | None = None) -> None:
+        """Make the folder and see that it, and the files of these names (else all), can be written: before anything is computed."""
+        advice = "choose another folder with --results"
+        make_folders(self.folder, advice)
+        files = self.folder.glob("*.jsonl") if names is None else (self.folder / f"{name}.jsonl" for name in names)
+        for path in (self.folder, *sorted(file for file in files if file.exists())):
+            with writing(path, advice):
+                if not os.access(path, os.W_OK):
+                    raise PermissionError(errno.EACCES, "no permission")
+
+    def append(self, name: str, line: Mapping[str, Any]) -> None:
+        """Add one line to NAME.jsonl, and wait until it is on the disk."""
+        make_folders(self.folder)
+        path = self.folder / f"{name}.jsonl"
+        append_line(path, json.dumps(line, allow_nan=False, separators=(",", ":")))
+        with writing(path):
+            sync(path)
+
+
+def read_lines(path: Path) -> Iterable[Line]:
+    """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error."""
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}; {path.parent} must hold results that can be read: mend or move it"
+        ) from None
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text.decode("utf-8"))
+            wrong = what_is_wrong(line, {"stream", "method", "settings", "seed"})
+        except json.JSONDecodeError:
+            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
+            continue
+        except UnicodeDecodeError:
+            wrong = "it is not text (UTF-8)"
+        except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+            wrong = f"it is not JSON that can be read ({error})"
+        if wrong:
+            raise DataError(f"{path}, line {number}, is no result of a run: {wrong}; mend the line, or remove it and do its run again")
+        yield {**line, "settings": canonical(line["settings"])}

@@ -1,0 +1,202 @@
+"""How strongly to hold on to the past, chosen the way a continual learner may: without later tasks, and never on test images.
+
+The protocol is FACIL's (Masana et al., *Class-incremental learning: survey and performance evaluation*, 2020), the continual
+hyper-parameter framework of De Lange et al.:
+
+1. *Highest plasticity first*: the task at hand is learned with nothing held (the trade-off at 0), with each learning rate offered; the best
+   accuracy on its own validation part is what the network could reach.
+2. *Then the strongest stability that keeps it*: from the strongest trade-off worth trying downwards, each a `decay` of the one before, the
+   task is learned again from the same start, until its accuracy is within a `tolerance` of the best.
+
+Accuracy is task-IL, on the task's own classes. Only what is there when the task is learned is looked at: its own images, and what earlier
+tasks left. The second task is the first with something to hold on to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from afaf.errors import ConfigError, DivergedError
+from afaf.methods import find_method, method_names
+from afaf.methods.base import Method
+from afaf.methods.strength import StrengthMethod
+from afaf.randomness import check_seed
+from afaf.runs.config import Config, Table, build_config
+from afaf.runs.device import find_device, suitable_threads
+from afaf.runs.presets import preset_tables
+from afaf.runs.runner import Listener, Run, as_configured, check_typed, open_with, set_up
+from afaf.streams.tasks import Stream
+from afaf.training.learner import Learner
+
+VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One task learned once: with which learning rate and trade-off, and what came of it (None: it diverged)."""
+
+    task: int
+    lr: float
+    value: float
+    accuracy: float | None  # task-IL, percent, on the task's validation part
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found: `values[i]` for task i + 2, the last of which is `value`."""
+
+    stream: str
+    method: str
+    option: str
+    value: float
+    lr: float
+    within: bool  # whether it keeps the accuracy within the tolerance; if not, no value tried does
+    values: list[float]
+    tolerance: float
+    trials: list[Trial]
+    settings: dict[str, Any] = field(default_factory=dict)  # `value` and what belongs to it, to run with beside those tuned with
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The strengths tried, strongest first, and how far below the best a task's accuracy may fall."""
+
+    start: float
+    decay: float = 0.5
+    searches: int = 12
+    tolerance: float = 0.2  # of the best accuracy: 0.2 of 95 % lets it fall to 76 %
+
+    def check(self) -> None:
+        for name, value, good in (
+            ("start", self.start, 0 < self.start < float("inf")),
+            ("decay", self.decay, 0 < self.decay < 1),
+            ("searches", self.searches, self.searches >= 1),
+            ("tolerance", self.tolerance, 0 <= self.tolerance < 1),
+        ):
+            if not good:
+                raise ConfigError(f"{name} = {value}: start must be greater than 0, decay in 0..1, searches at least 1, tolerance in 0..1")
+
+    def strongest(self, best: float, accuracy_of: Callable[[float], float | None]) -> tuple[float, bool]:
+        """The strongest value whose accuracy is within the tolerance of the best; the weakest tried, and False, if none is."""
+        value = self.start
+        for _ in range(self.searches):
+            accuracy = accuracy_of(value)
+            if accuracy is not None and accuracy >= (1 - self.tolerance) * best:
+                return value, True
+            value *= self.decay
+        return value / self.decay, False
+
+
+def tune(
+    stream: str | Stream,
+    method: str | type[Method[Any]],
+    *,
+    tasks: int = 2,
+    start: float | None = None,
+    decay: float = Search.decay,
+    searches: int = Search.searches,
+    tolerance: float = Search.tolerance,
+    learning_rates: Sequence[float] = (),
+    seed: int = 0,
+    device: str = "auto",
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | Sequence[str] | None = None,
+    data: str | Path | None = None,
+    listener: Listener | None = None,
+) -> Tuned:
+    """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
+
+    `settings` of what is found belong together: a run with them, beside the settings given here, is the one that was tuned.
+    """
+    kind, tables = check_typed(stream, method, config, settings)
+    check_seed(seed)
+    if kind.tradeoff is None:
+        tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
+        raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
+    search = Search(kind.tradeoff_from if start is None else start, decay, searches, tolerance)
+    search.check()
+    opened = open_with(stream, tables, data)
+    if not 2 <= tasks <= len(opened):
+        raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")
+    tables = [*preset_tables(opened.outline, kind), *tables]  # the whole stream's: what the run will have
+    given = build_config(kind.Options, *tables)
+    belonging = _belonging(kind, given)
+    validated = replace(given.run, validation=given.run.validation or VALIDATION, evaluate_on="validation")
+    part = as_configured(opened[:tasks], replace(given, run=validated))
+    tables += [{"run": asdict(validated)}, {"method": belonging}]
+    tuner = _Tuner(part, kind, tables, seed, find_device(device), listener or Listener())
+    found = tuner.carry_out(search, learning_rates or (given.learn.lr,))
+    return replace(found, settings=_settings(found, belonging, given))
+
+
+def _belonging(kind: type[Method[Any]], given: Config) -> Table:
+    """Options that a tuned value is looked for with, and goes with."""
+    method = kind(given.method, given.settings)
+    return method.tuned_with() if isinstance(method, StrengthMethod) else {}
+
+
+def _settings(found: Tuned, belonging: Table, given: Config) -> dict[str, Any]:
+    """What a run needs, beside the settings given here, to learn as the trial did that was chosen."""
+    lr = {} if found.lr == given.learn.lr else {"learn.lr": found.lr}
+    return {found.option: found.value, **{f"method.{name}": value for name, value in belonging.items()}, **lr}
+
+
+class _Tuner:
+    """Learns tasks of a stream over and over from the same start."""
+
+    def __init__(self, stream: Stream, kind: type[Method[Any]], tables: list[Table], seed: int, device: torch.device, listener: Listener):
+        self.stream, self.kind, self.tables, self.seed, self.device, self.listener = stream, kind, tables, seed, device, listener
+        self.option = str(kind.tradeoff)
+        self.trials: list[Trial] = []
+
+    def carry_out(self, search: Search, learning_rates: Sequence[float]) -> Tuned:
+        lr, _, learner = self._most_plastic(1, None, learning_rates)
+        values, within = [], True
+        for task in range(2, len(self.stream) + 1):
+            lr, best, _ = self._most_plastic(task, learner, learning_rates)
+            attempts: list[Learner] = []
+
+            def accuracy_of(value: float, task: int = task, start: Learner = learner, lr: float = lr) -> float | None:
+                accuracy, learned = self._learn(task, start, lr, value)
+                attempts[:] = [learned]  # noqa: B023  (called before the loop goes on)
+                return accuracy
+
+            value, kept = search.strongest(best, accuracy_of)
+            learner = attempts[0]
+            values.append(value)
+            within = within and kept
+        option = f"method.{self.option}"
+        return Tuned(self.stream.name, self.kind.name, option, values[-1], lr, within, values, search.tolerance, self.trials)
+
+    def _most_plastic(self, task: int, start: Learner | None, learning_rates: Sequence[float]) -> tuple[float, float, Learner]:
+        """The learning rate with which the task is learned best when nothing is held, the accuracy reached, and what was learned."""
+        best: tuple[float, float, Learner] | None = None
+        for lr in learning_rates:
+            accuracy, learner = self._learn(task, start, lr, 0.0)
+            if accuracy is not None and (best is None or accuracy > best[1]):
+                best = (lr, accuracy, learner)
+        if best is None:
+            raise DivergedError(f"task {task} diverges with learn.lr = {', '.join(map(str, learning_rates))}: try smaller ones")
+        return best
+
+    def _learn(self, task: int, start: Learner | None, lr: float, value: float) -> tuple[float | None, Learner]:
+        """Learn one task from where an earlier one left the network; its accuracy, or None if it diverges."""
+        setup = set_up(self.stream.outline, self.kind, *self.tables, {"learn": {"lr": lr}, "method": {self.option: value}})
+        run = Run(self.stream, setup, self.seed, self.device, None, self.listener)
+        if start is not None:
+            run.learner = copy.deepcopy(start)
+        accuracy: float | None = None
+        with suitable_threads(setup.spec, setup.config.learn.batch_size), contextlib.suppress(DivergedError):
+            accuracy = run.learn_task(task)
+        self.trials.append(Trial(task, lr, value, accuracy))
+        return accuracy, run.learner

@@ -1,0 +1,251 @@
+"""Sparsity that pays: a step computes with the neurons that matter to the task, in small dense tensors.
+
+While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which these
+and the task's outputs can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and
+scattered back after it, so that rewiring happens in the ledger's own coordinates. Layers below l_reuse stand still: they are a *trunk*
+that runs in batches of its own ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
+
+Every number drawn belongs to an image and a neuron, not to a place in a tensor, so the results are those of the eager engine up to the
+order in which floating-point numbers are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from afaf.network.forward import Parameters, forward
+from afaf.network.spec import Operation
+from afaf.subnets.rewire import Importance
+from afaf.training.folded_trunk import round_to, rounded_up, silent
+from afaf.training.learner import Learner
+from afaf.training.loop import learn_epochs
+from afaf.training.plan import LearningPlan
+from afaf.training.precision import PRECISION, Precision
+from afaf.training.report import EpochReport, OnEpoch, Tally
+from afaf.training.step import Workspace, take_step
+from afaf.training.task_data import Feed, Moment
+
+TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
+TRUNK_BATCH_GPU = 2048
+CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
+CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
+
+
+class CompactEngine:
+    """Carries out learning plans on the part of the network that matters."""
+
+    name = "compact"
+
+    def __init__(self, precision: Precision = "fp32", chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
+        self.precision: Precision = precision
+        self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
+
+    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+        """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        with PRECISION.set(self.precision, learner.network.device):
+            self._learn(learner, plan, feed, on_epoch, first_epoch)
+
+    def _learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None, first_epoch: int) -> None:
+        kept = neurons_that_matter(learner, plan)
+        work = gather(learner, plan, kept)
+        trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
+
+        def learn_epoch(moment: Moment) -> EpochReport:
+            if plan.rewire is not None and moment.epoch > first_epoch:
+                gather_again(work, learner, kept)
+            tally = Tally(plan, moment.epoch)
+            for h, labels, samples in trunk.batches(work, moment):
+                tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
+            report = tally.report()
+            scatter(work, kept, learner)
+            return report
+
+        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+
+
+Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
+
+
+def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
+    """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
+
+    A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
+    and what matters stays the same until the task is learned. What is silent at the trunk's top changes nothing and nothing it leads into
+    learns from it; a GPU, which counts on the number of a task's connections, gathers it all the same.
+    """
+    spec, ledger = learner.network.spec, learner.ledger
+    if not plan.in_part:
+        return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
+    record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
+    cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
+    if plan.silenced is not None:
+        cone &= ~plan.silenced
+    kept: Kept = {spec.L: torch.nonzero(cone).flatten()}  # sorted, like all the others
+    for l in range(spec.L - 1, 0, -1):
+        owner = ledger.owner(l)[cone]
+        live = owner > 0 if record is None else (owner > 0) & (owner != plan.task)
+        cone = live.any(dim=2).any(dim=0)
+        if l == 1 or (l in learner.network.parameters.norms and plan.norm_changes(l)):
+            cone = torch.ones_like(cone)
+        if record is not None:
+            cone[record.selected(l).to(cone.device)] = True
+        if l == top and cone.device.type == "cpu":
+            cone &= ~silent(spec, learner.network.parameters, l)
+        kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
+    return kept
+
+
+def trunk_top(learner: Learner, plan: LearningPlan) -> int:
+    """The neuron layer at which the part that stands still ends: l_reuse, or 1 (the images) where something below moves."""
+    moving_norms = [layer for layer in learner.network.parameters.norms if plan.norm_changes(layer)]
+    still = all(l >= plan.first for l in plan.biases) and all(layer > plan.first for layer in moving_norms)
+    return plan.first if still else 1
+
+
+def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
+    """The part of the network that matters, as small dense tensors."""
+    whole = Workspace.whole(learner, plan)
+    spec, importance = learner.network.spec, learner.importance
+    all_rows = len(kept[spec.L]) == spec.n_classes
+    return replace(
+        whole,
+        parameters=Parameters(
+            [_part(whole.parameters.weights[l - 1], kept, l) for l in range(1, spec.L)],
+            [whole.parameters.biases[l - 1][kept[l + 1]] for l in range(1, spec.L)],
+            {
+                layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer])
+                for layer, norm in whole.parameters.norms.items()
+            },
+        ),
+        importance=Importance(
+            [_part(importance.connections[l - 1], kept, l) for l in range(1, spec.L)],
+            [importance.neurons[l - 1][kept[l]] for l in range(1, spec.L + 1)],
+        ),
+        moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
+        biases={l: mask[kept[l + 1]] for l, mask in plan.biases.items()},
+        passes={l: mask[kept[l]] for l, mask in plan.passes.items()},
+        entry=trunk_top(learner, plan) if plan.in_part else 1,
+        neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
+        rows=None if all_rows else kept[spec.L],
+        resting=None if all_rows else whole.parameters.biases[-1],
+    )
+
+
+def gather_again(work: Workspace, learner: Learner, kept: Kept) -> None:
+    """Take over what rewiring can have changed, in the same memory."""
+    for l in work.moving:
+        work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, l))
+        work.importance.connections[l - 1].copy_(_part(learner.importance.connections[l - 1], kept, l))
+        work.moving[l].copy_(_part(learner.ledger.owned_by(l, work.plan.task), kept, l))
+
+
+def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
+    """Put back what can have changed: weights and importances from l_reuse on, biases that move. Norms that move were never gathered."""
+    network, importance = learner.network, learner.importance
+    for l in work.moving:
+        _put(network.parameters.weights[l - 1], work.parameters.weights[l - 1], kept, l)
+        _put(importance.connections[l - 1], work.importance.connections[l - 1], kept, l)
+        importance.neurons[l - 1][kept[l]] = work.importance.neurons[l - 1]
+    for l in work.biases:
+        network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+
+
+def _put(whole: Tensor, part: Tensor, kept: Kept, l: int) -> None:
+    if whole.shape == part.shape:
+        whole.copy_(part)
+    else:
+        whole[kept[l + 1][:, None], kept[l][None, :]] = part
+
+
+def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
+    """Of something shaped (outputs, inputs, ...) along W_l, the part among the neurons that are kept."""
+    rows, columns = kept[l + 1], kept[l]
+    part = tensor if len(rows) == tensor.shape[0] else tensor.index_select(0, rows)
+    part = part if len(columns) == tensor.shape[1] else part.index_select(1, columns)
+    return part.clone() if part is tensor else part
+
+
+class Trunk:
+    """Runs what stands still ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
+
+    def __init__(self, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int):
+        self.feed, self.chunk_bytes = feed, chunk_bytes
+        self.entry = work.entry
+        self.batch_size = TRUNK_BATCH if feed.device.type == "cpu" else TRUNK_BATCH_GPU
+        self.standing = work.standing()
+        self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
+        if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
+            everything = torch.arange(len(feed), device=feed.device)
+            first = neurons_last(self._lower(work, everything[:1]))
+            if first.numel() * first.element_size() * len(feed) <= cache_bytes:
+                self.cached = first.new_empty(len(feed), *first.shape[1:])
+                for place, part in zip(self.cached.split(self.batch_size), everything.split(self.batch_size), strict=True):
+                    place.copy_(neurons_last(self._lower(work, part)))
+
+    def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
+        for chunk in self.feed.order(moment).split(self.chunk(work)):
+            features = self.features(work, chunk, moment)
+            for start in range(0, len(chunk), work.plan.batch_size):
+                steps = slice(start, start + work.plan.batch_size)
+                yield features[steps], self.feed.labels[chunk[steps]], chunk[steps]
+
+    def features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
+        """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
+        parts = samples.split(self.batch_size)
+        if self.cached is not None:
+            return torch.cat([self._upper(work, part, self.cached[part], moment) for part in parts])
+        images = work.images(self.feed, samples, moment)  # drawn at once: many small draws take longer
+        if self.entry == 1:
+            return images
+        return torch.cat([self._through(work, *part, moment) for part in zip(parts, images.split(self.batch_size), strict=True)])
+
+    def chunk(self, work: Workspace) -> int:
+        """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
+        neurons, layer = work.neurons.get(self.entry), work.spec.layer(self.entry)
+        values = max((layer.size if neurons is None else len(neurons)) * layer.positions, prod(work.spec.input_shape))
+        per_batch = values * work.value_bytes * work.plan.batch_size
+        return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
+
+    @torch.no_grad()
+    def _through(self, work: Workspace, samples: Tensor, images: Tensor, moment: Moment) -> Tensor:
+        mode = work.ahead(moment, samples, self.standing.neurons)
+        return self.standing.whole(forward(work.spec, self.standing.parameters, images, mode=mode, last=self.entry - 1))
+
+    @torch.no_grad()
+    def _upper(self, work: Workspace, samples: Tensor, features: Tensor, moment: Moment) -> Tensor:
+        """From the dropout at the trunk's top on."""
+        _, upper = _around_dropout(work.spec.connections(self.entry - 1).then)
+        mode = work.ahead(moment, samples, self.standing.neurons)
+        return self.standing.whole(mode.operate(upper, self.entry, neurons_second(features), self.standing.parameters.norms))
+
+    @torch.no_grad()
+    def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
+        """Up to the dropout at the trunk's top, without any: the same at every moment."""
+        top = work.spec.connections(self.entry - 1)
+        lower, _ = _around_dropout(top.then)
+        mode = work.ahead(Moment(0, work.plan.task), samples, self.standing.neurons)
+        images, parameters = self.feed.batch(samples)[0], self.standing.parameters
+        return forward(work.spec, parameters, images, mode=mode, last=self.entry - 1, last_operations=lower)
+
+    def _dropout_only_at_the_top(self, work: Workspace) -> bool:
+        return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))
+
+
+def neurons_last(h: Tensor) -> Tensor:
+    """(images, neurons, height, width) with the neurons last, in memory too: so they stay together when images are chosen."""
+    return h.permute(0, 2, 3, 1).contiguous() if h.dim() == 4 else h
+
+
+def neurons_second(h: Tensor) -> Tensor:
+    return h.permute(0, 3, 1, 2) if h.dim() == 4 else h
+
+
+def _around_dropout(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    place = operations.index("dropout") if "dropout" in operations else len(operations)
+    return operations[:place], operations[place:]

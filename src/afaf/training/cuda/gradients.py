@@ -1,0 +1,166 @@
+"""The parts of a step on CUDA, each with its gradient: products, the first layer, activations, the verdict on the logits.
+
+Where nothing keeps them waiting, gradients of weights are taken beside those of the neurons, and the weights move at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.training.compact import neurons_last
+from afaf.training.cuda.kernels import Court, Draw, Move, activate, add_up, deactivate, look, look_back, move_bias
+from afaf.training.cuda.kernels.cross_entropy import judge
+from afaf.training.cuda.streams import Beside
+
+
+class Mover(Protocol):
+    """What moves weights and biases once their gradients are known."""
+
+    def move(self, l: int, gradient: Tensor) -> None: ...
+    def learn(self, l: int, above: Tensor, h: Tensor) -> None: ...
+    def move_of(self, l: int) -> Move: ...
+
+
+@dataclass(frozen=True)
+class Backward:
+    """How gradients of weights and biases are taken: beside those of the neurons, and moved along as soon as they are known."""
+
+    beside: Beside
+    work: Mover
+    weights: frozenset[int]  # l of the W_l that move at once
+    biases: frozenset[int]
+
+
+class Product(torch.autograd.Function):
+    """h times the weights of a shadow: rows of neurons, or (`maps`) maps, channels last."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, shadow: Tensor, maps: bool, l: int, backward: Backward | None) -> Tensor:
+        ctx.save_for_backward(h, shadow)
+        ctx.maps, ctx.l, ctx.way = maps, l, backward
+        return neurons_last(F.conv2d(h, _kernels(shadow))) if maps else F.linear(h, shadow.flatten(1))
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
+        h: Tensor
+        shadow: Tensor
+        h, shadow = ctx.saved_tensors
+        above = above.contiguous()
+
+        def weights() -> Tensor:
+            if ctx.maps:
+                return _convolution_backward(above, h, shadow, [False, True, False])[1].flatten(2)
+            return (above.t() @ h).view(shadow.shape)
+
+        def below() -> Tensor:
+            if ctx.maps:
+                return _convolution_backward(above, h, shadow, [True, False, False])[0]
+            return above @ shadow.flatten(1)
+
+        need_below, need_weights = ctx.needs_input_grad[:2]
+        way: Backward | None = ctx.way
+        if way is None or ctx.l not in way.weights or not need_weights:
+            return below() if need_below else None, weights() if need_weights else None, None, None, None
+        if not ctx.maps and shadow.shape[2] == 1:
+            passed = below() if need_below else None
+            way.beside.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
+            return passed, None, None, None, None
+        gradient = way.beside.do(weights, above, h)
+        passed = below() if need_below else None
+        way.beside.do(lambda: way.work.move(ctx.l, gradient))
+        return passed, None, None, None, None
+
+
+class Look(torch.autograd.Function):
+    """The first layer's maps of images: convolution, bias and ReLU, as (images, height, width, maps)."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, shadow: Tensor, bias: Tensor, passes: Tensor | None, backward: Backward | None) -> Tensor:
+        h = look(images, shadow, bias)
+        ctx.save_for_backward(images, shadow, h, passes)
+        ctx.way = backward
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[None, Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+        images, shadow, h, passes = ctx.saved_tensors
+        way: Backward | None = ctx.way
+        if way is None or 1 not in way.weights:
+            weights, biases = look_back(images, shadow, above, h, passes)
+            return None, weights.to(shadow.dtype), biases, None, None
+
+        def learn() -> None:
+            weights, biases = look_back(images, shadow, above, h, passes)
+            way.work.move(1, weights)
+            if 1 in way.biases:
+                move_bias(way.work.move_of(1), biases[None])
+
+        way.beside.do(learn, above, h, images)
+        return None, None, None, None, None
+
+
+class Activate(torch.autograd.Function):
+    """Bias, ReLU, dropout and pool of (images, height, width, neurons); no gradient through neurons that `passes` cuts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        bias: Tensor,
+        passes: Tensor | None,
+        draw: Draw | None,
+        pool: bool,
+        by_neuron: bool,
+        l: int,
+        backward: Backward | None,
+    ) -> Tensor:
+        h, winner = activate(z, bias, draw, pool, by_neuron)
+        ctx.save_for_backward(winner, passes)
+        ctx.pool, ctx.shape, ctx.scale = pool, z.shape, 1.0 if draw is None else 1 / (1 - draw.rate)
+        ctx.l, ctx.way = l, backward
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:  # type: ignore[override]
+        saved, passes = ctx.saved_tensors
+        way: Backward | None = ctx.way
+        move = None if way is None or ctx.l not in way.biases else way.work.move_of(ctx.l)
+        below, parts = deactivate(above, saved, passes, ctx.scale, ctx.pool, ctx.shape, move)
+        if way is None or move is None:
+            gradient = add_up(parts) if parts is not None and ctx.needs_input_grad[1] else None
+            return below, gradient, None, None, None, None, None, None
+        if parts is not None:
+            way.beside.do(lambda: move_bias(move, parts), parts)
+        return below, None, None, None, None, None, None, None
+
+
+class Judge(torch.autograd.Function):
+    """Cross-entropy of the output's products and biases; the loss is noted in the court, so that what is returned has no value."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> Tensor:
+        ctx.save_for_backward(*judge(z, bias, labels, court))  # the latter is None if the biases were moved at once
+        return z.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor | None, None, None]:  # type: ignore[override]
+        gradient, bias_gradient = ctx.saved_tensors
+        return gradient, bias_gradient, None, None
+
+
+def _kernels(shadow: Tensor) -> Tensor:
+    size = math.isqrt(shadow.shape[2])
+    return shadow.view(*shadow.shape[:2], size, size)
+
+
+def _convolution_backward(above: Tensor, h: Tensor, shadow: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        above.permute(0, 3, 1, 2), h, _kernels(shadow), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+    )
+    return gradients

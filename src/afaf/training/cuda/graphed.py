@@ -1,0 +1,334 @@
+"""The fast engine for CUDA: steps of the compact network, captured once per task as a CUDA graph and replayed.
+
+A graph can only be replayed on the same memory. So the gathered part of the network, its masks and importances live in fixed tensors
+for the whole task. What a step reads besides (the images or what the trunk makes of them, labels) is laid out for a chunk of the epoch at
+once, in the order of the steps; a cursor on the device says which batch is next, and the epoch's keys of dropout lie beside it. Results
+are the compact engine's up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from afaf.training.compact import (
+    CACHE_BYTES,
+    CHUNK_BYTES,
+    Trunk,
+    gather,
+    gather_again,
+    neurons_last,
+    neurons_second,
+    neurons_that_matter,
+    scatter,
+)
+from afaf.training.cuda import kernels
+from afaf.training.cuda.streams import GATE, lane
+from afaf.training.cuda.workspace import Shadowed
+from afaf.training.learner import Learner
+from afaf.training.loop import learn_epochs
+from afaf.training.plan import LearningPlan
+from afaf.training.precision import Precision, at_work
+from afaf.training.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
+from afaf.training.step import Workspace
+from afaf.training.task_data import Feed, Moment
+
+# PyTorch's own threads, which carry out a backward pass, note that they set up CUDA when they first multiply: nothing a user could mend.
+warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context", UserWarning)
+
+STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
+
+
+class GraphedEngine:
+    """Carries out learning plans with captured steps; on a CPU the same steps run uncaptured."""
+
+    name = "graphed"
+
+    def __init__(self, precision: Precision = "tf32", chunk_bytes: int = CHUNK_BYTES, cache_bytes: int = CACHE_BYTES):
+        self.precision: Precision = precision
+        self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
+
+    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+        """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        kept = neurons_that_matter(learner, plan)
+        with at_work(self.precision, learner.network.device):
+            stage = Stage(gather(learner, plan, kept), feed, self)
+
+            def end_epoch() -> None:
+                stage.work.settle(len(stage.losses))
+                scatter(stage.work, kept, learner)
+
+            def begin_epoch() -> None:
+                gather_again(stage.work, learner, kept)
+                stage.work.take_over()
+
+            end, begin = Repeated(end_epoch, feed.device), Repeated(begin_epoch, feed.device)
+
+            def learn_epoch(moment: Moment) -> EpochReport:
+                if plan.rewire is not None and moment.epoch > first_epoch:
+                    begin()
+                report = stage.epoch(moment)
+                end()
+                return report
+
+            try:
+                learn_epochs(learner, with_repeated_rewire(plan, learner), on_epoch, first_epoch, learn_epoch)
+            finally:
+                stage.close()
+
+
+def with_repeated_rewire(plan: LearningPlan, learner: Learner) -> LearningPlan:
+    """The plan, rewiring from a graph if it is the same work after every epoch."""
+    rewire = plan.rewire
+    if rewire is None or not plan.rewire_repeats:
+        return plan
+    repeated = Repeated(lambda: rewire(learner, 0), learner.network.device)
+    return replace(plan, rewire=lambda _, __: repeated())
+
+
+class Stage:
+    """The fixed tensors of one task, and the graphs of its steps on them."""
+
+    def __init__(self, work: Workspace, feed: Feed, engine: GraphedEngine):
+        self.feed, self.device = feed, feed.device
+        dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
+        self.work = Shadowed.of(work, dtype) if kernels.available(self.device) else work
+        self.trunk = Trunk(self.work, feed, engine.chunk_bytes, engine.cache_bytes)
+        self.chunk_size = self.trunk.chunk(self.work)
+        self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
+        self.batch_size = work.plan.batch_size
+        self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
+        sizes = {self.batch_size, len(feed) % self.batch_size}
+        self.advance = {size: torch.tensor([size, 1], device=self.device) for size in sizes}
+        steps = -(-len(feed) // self.batch_size)
+        self.losses = torch.zeros(steps, device=self.device, dtype=work.parameters.weights[-1].dtype)
+        self.right = torch.zeros(steps, device=self.device, dtype=torch.int32)
+        self.work.open_court(self.cursor[1:], self.losses, self.right)
+        self.columns = columns_in_loss(work.plan, self.device)
+        self.chunk: Chunk | None = None
+        self.ahead = Ahead(self)
+        self.tried: set[int] = set()
+        self.replays: dict[tuple[int, int], Callable[[], None]] = {}
+
+    def close(self) -> None:
+        """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
+        self.replays.clear()
+        self.ahead.close()  # which lets go of the stage, so that all else goes with it: the features of a whole task, above all
+        self.chunk = None
+
+    def epoch(self, moment: Moment) -> EpochReport:
+        plan, n = self.work.plan, len(self.feed)
+        self.work.begin(moment)
+        self.cursor.zero_()
+        first, last = 0, -(-n // self.chunk_size) - 1
+        for number in range(first, last + 1):
+            self._take(self.ahead.chunk(moment, number))
+            self.ahead.mark()
+            self._replay_all(min(n - number * self.chunk_size, self.chunk_size))
+            if number < last:
+                self.ahead.begin(moment, number + 1)
+            elif moment.epoch + 1 < plan.epochs:
+                self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
+        if self.device.type == "cuda":
+            with GATE.outside():
+                torch.cuda.current_stream(self.device).synchronize()
+        losses, right = self.losses.cpu(), self.right.cpu()
+        check_finite(losses, plan, moment.epoch)
+        sizes = torch.full((len(losses),), self.batch_size, dtype=torch.float64)
+        sizes[-1] = n - self.batch_size * (len(losses) - 1)
+        return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
+
+    def lay_out(self, moment: Moment, number: int) -> Chunk:
+        """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
+        samples = self.feed.order(moment)[number * self.chunk_size : (number + 1) * self.chunk_size]
+        features = self.trunk.features(self.work, samples, moment)
+        features = neurons_last(features) if self.maps else features.flatten(1) if self.work.entry > 1 else features.contiguous()
+        return Chunk(features, self.feed.labels[samples], samples.to(torch.int32))
+
+    def _take(self, chunk: Chunk) -> None:
+        """Put a chunk into the memory the graphs know."""
+        if self.chunk is None:
+            self.chunk = chunk
+        else:
+            self.chunk.fill(chunk)
+        self.cursor[0].zero_()
+
+    def _replay_all(self, images: int) -> None:
+        """All steps of a chunk, several at once as long as there are so many."""
+        full, rest = divmod(images, self.batch_size)
+        for steps in [STEPS_AT_ONCE] * (full // STEPS_AT_ONCE) + [1] * (full % STEPS_AT_ONCE):
+            self._replay(self.batch_size, steps)
+        if rest:
+            self._replay(rest, 1)
+
+    def _replay(self, size: int, steps: int) -> None:
+        if self.device.type != "cuda":
+            for _ in range(steps):
+                self._step(size)
+            return
+        if (size, steps) not in self.replays:
+            if size not in self.tried:
+                with on_capturable_stream(self.device):
+                    self._try(size)
+            with GATE.alone():
+                self.replays[size, steps] = self._capture(size, steps)
+        self.replays[size, steps]()
+
+    def _capture(self, size: int, steps: int) -> Callable[[], None]:
+        """The graph of some steps of this size."""
+
+        def some_steps() -> None:
+            for _ in range(steps):
+                self._step(size)
+
+        return captured(some_steps, self.device)
+
+    def _try(self, size: int) -> None:
+        """A step before the first capture, so that libraries allocate what they need; its traces are wiped out."""
+        state = [*self.work.changing(), self.cursor]
+        saved = [tensor.clone() for tensor in state]
+        self._step(size)
+        for tensor, value in zip(state, saved, strict=True):
+            tensor.copy_(value)
+        self.tried.add(size)
+
+    def _step(self, size: int) -> None:
+        chunk, work = self.chunk, self.work
+        assert chunk is not None
+        batch = chunk.batch(self.cursor, size)
+        h, labels, samples = neurons_second(batch.features) if self.maps else batch.features, batch.labels, batch.samples
+        judged = work.take_step(h, labels, work.mode_now(samples))
+        if judged is not None:
+            loss, logits = judged
+            self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
+            self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, self.columns).reshape(1).to(self.right.dtype))
+        self.cursor += self.advance[size]
+
+
+class Repeated:
+    """Work on fixed memory that is the same at every call: done as it is the first time, and from the second on as a graph.
+
+    The first time libraries allocate what they need. On a CPU it is done as it is every time.
+    """
+
+    def __init__(self, work: Callable[[], object], device: torch.device):
+        self.work, self.device, self.tried = work, device, False
+        self.replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.device.type != "cuda" or not self.tried:
+            self.work()
+            self.tried = True
+            return
+        if self.replay is None:
+            with GATE.alone():
+                self.replay = captured(self.work, self.device)
+        self.replay()
+
+
+def captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Some work as a graph, which is not carried out by being captured.
+
+    The memory of graphs that are gone is kept for nobody until PyTorch gives it back, which it cannot in the midst of a capture.
+    """
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return _captured(work, device)
+    torch.cuda.empty_cache()
+    return _captured(work, device)
+
+
+def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back."""
+    graph = torch.cuda.CUDAGraph()
+    with on_capturable_stream(device), no_garbage_collected():
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    return graph.replay
+
+
+@contextlib.contextmanager
+def on_capturable_stream(device: torch.device) -> Iterator[None]:
+    """The current stream, or beside the default one, on which nothing can be captured, another in its place."""
+    current = torch.cuda.current_stream(device)
+    stream = lane("capture", device) if current == torch.cuda.default_stream(device) else current
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
+@contextlib.contextmanager
+def no_garbage_collected() -> Iterator[None]:
+    """Should the collector find an old graph while a new one is captured, freeing the one would spoil the other."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+class Ahead:
+    """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
+
+    def __init__(self, stage: Stage):
+        self.lay_out: Callable[[Moment, int], Chunk] = stage.lay_out
+        self.device = stage.device
+        self.stream = lane("ahead", stage.device) if stage.device.type == "cuda" else None
+        self.begun: tuple[Moment, int, Chunk] | None = None
+
+    def mark(self) -> None:
+        """From here on the next chunk may be laid out: the memory of the one before is free again."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def begin(self, moment: Moment, number: int) -> None:
+        if self.stream is None:
+            return
+        with torch.cuda.stream(self.stream):
+            self.begun = moment, number, self.lay_out(moment, number)
+
+    def close(self) -> None:
+        self.begun = None
+        del self.lay_out
+
+    def chunk(self, moment: Moment, number: int) -> Chunk:
+        """The chunk asked for, whether it was begun or not."""
+        if self.stream is None or self.begun is None or self.begun[:2] != (moment, number):
+            return self.lay_out(moment, number)
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        chunk, self.begun = self.begun[2], None
+        return chunk
+
+
+@dataclass
+class Chunk:
+    """A chunk of an epoch, in the order of the steps."""
+
+    features: Tensor
+    labels: Tensor
+    samples: Tensor
+
+    def batch(self, cursor: Tensor, size: int) -> Chunk:
+        """So many images from where the cursor stands."""
+        tensors = (self.features, self.labels, self.samples)
+        if kernels.available(cursor.device):
+            return Chunk(*kernels.fetch(cursor, size, *tensors))
+        place = cursor[0] + torch.arange(size, device=cursor.device)
+        return Chunk(*(tensor.index_select(0, place) for tensor in tensors))
+
+    def fill(self, other: Chunk) -> None:
+        """Take another chunk's numbers into this one's memory; the last of an epoch may be shorter."""
+        n = len(other.labels)
+        for mine, new in zip((self.features, self.labels, self.samples), (other.features, other.labels, other.samples), strict=True):
+            mine[:n].copy_(new)

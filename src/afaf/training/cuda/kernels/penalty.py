@@ -1,0 +1,75 @@
+"""Weights that springs hold to an anchor, each as stiff as the weight is important: the gradient's size, and the move, in a pass each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from afaf.training.cuda.kernels.language import jit, like, tl, triton
+
+SIZE = 4096  # weights of a tile
+
+
+@dataclass(frozen=True)
+class Held:
+    """Springs on the weights of one W_l, in memory in the order of these."""
+
+    strength: float
+    importance: Tensor
+    anchor: Tensor
+    proximal: bool  # applied in closed form after the step, not as a term of the loss
+
+
+@jit
+def _tension(  # type: ignore[no-untyped-def]
+    gradient_at, weight_at, importance_at, anchor_at, parts_at, strength, count, HELD: tl.constexpr, SIZE: tl.constexpr
+):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    there = at < count
+    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
+    if HELD:
+        away = tl.load(weight_at + at, mask=there, other=0.0) - tl.load(anchor_at + at, mask=there, other=0.0)
+        pull = strength * tl.load(importance_at + at, mask=there, other=0.0) * away
+        gradient += pull
+        tl.store(parts_at + 2 * tl.program_id(0) + 1, tl.sum(pull * away, axis=0) / 2)
+    else:
+        tl.store(parts_at + 2 * tl.program_id(0) + 1, 0.0)
+    tl.store(parts_at + 2 * tl.program_id(0), tl.sum(gradient * gradient, axis=0))
+
+
+@jit
+def _move_held(  # type: ignore[no-untyped-def]
+    weight_at, shadow_at, gradient_at, importance_at, anchor_at, scale_at, lr, strength, count, PROXIMAL: tl.constexpr, SIZE: tl.constexpr
+):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    there = at < count
+    weight = tl.load(weight_at + at, mask=there, other=0.0)
+    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
+    anchor = tl.load(anchor_at + at, mask=there, other=0.0)
+    stiff = strength * tl.load(importance_at + at, mask=there, other=0.0)
+    if PROXIMAL:
+        weight -= lr * tl.load(scale_at) * gradient
+        weight += lr * stiff / (1 + lr * stiff) * (anchor - weight)
+    else:
+        weight -= lr * tl.load(scale_at) * (gradient + stiff * (weight - anchor))
+    tl.store(weight_at + at, weight, mask=there)
+    tl.store(shadow_at + at, weight, mask=there)
+
+
+def tension(gradient: Tensor, weight: Tensor, held: Held | None) -> Tensor:
+    """(the square of the gradient's norm, what the springs add to the loss); a term of the loss adds to the gradient, too."""
+    springs = held is not None and not held.proximal
+    importance, anchor, strength = (held.importance, held.anchor, held.strength) if held is not None else (weight, weight, 0.0)
+    programs = triton.cdiv(weight.numel(), SIZE)
+    parts = torch.empty(programs, 2, dtype=torch.float32, device=weight.device)
+    _tension[(programs,)](like(weight, gradient), weight, importance, anchor, parts, strength, weight.numel(), springs, SIZE)
+    return parts.sum(0)
+
+
+def move_held(weight: Tensor, shadow: Tensor, gradient: Tensor, held: Held, lr: float, scale: Tensor) -> None:
+    """w <- w - lr scale (g + the springs' own gradient), or without the latter and then to where the springs pull it; the shadow, too."""
+    _move_held[(triton.cdiv(weight.numel(), SIZE),)](
+        weight, shadow, like(weight, gradient), held.importance, held.anchor, scale, lr, held.strength, weight.numel(), held.proximal, SIZE
+    )

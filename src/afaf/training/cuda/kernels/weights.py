@@ -1,0 +1,152 @@
+"""Moving weights, their shadows and their importances in one pass: over all of them; over the task's connections alone; or, where a
+connection is one weight, while their gradient is taken.
+
+Weights are shaped (outputs, inputs, block). In memory either the inputs are next to each other, or the weights of a connection.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from afaf.training.cuda.kernels.language import jit, like, rounding, tl, triton
+
+BLOCK, WEIGHTS = 16, 512  # of a tile of weights: of each connection, and altogether
+LISTED = 16  # connections that one program moves
+OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above and below, images added up at once
+
+
+@jit
+def _update(  # type: ignore[no-untyped-def]
+    weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
+    to_input, to_weight, to_gradient,
+    block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
+    BLOCK: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    o = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+    if not BY_WEIGHT:
+        moving = tl.load(moving_at + o * inputs + i, mask=i < inputs, other=0.0)[None, :]
+    if SCALED:
+        scale = tl.load(scale_at)
+    total = tl.zeros((INPUTS,), dtype=tl.float32)
+    for start in tl.static_range(0, block, BLOCK):
+        b = start + tl.arange(0, BLOCK)
+        inside = (b < block)[:, None] & (i < inputs)[None, :]
+        at = o * block * inputs + (b * to_weight)[:, None] + (i * to_input)[None, :]
+        gradient = tl.load(gradient_at + at + o * (to_gradient - block * inputs), mask=inside, other=0.0).to(tl.float32)
+        if MORE:
+            gradient += tl.load(more_at + at, mask=inside, other=0.0)
+        if BY_WEIGHT:
+            moving = tl.load(moving_at + at, mask=inside, other=0.0)
+        gradient *= moving
+        if SCALED:
+            gradient *= scale
+        weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
+        tl.store(weight_at + at, weight, mask=inside)
+        tl.store(shadow_at + at, weight, mask=inside)
+        if IMPORTANCE:
+            if BY_WEIGHT:
+                running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
+                tl.store(connections_at + at, running, mask=inside)
+                tl.store(history_at + at, tl.load(history_at + at, mask=inside, other=0.0) + running, mask=inside)
+            else:
+                total += tl.sum(gradient * gradient, axis=0)
+    if IMPORTANCE and not BY_WEIGHT:
+        at = o * inputs + i
+        running = tl.load(connections_at + at, mask=i < inputs, other=0.0) + lr * total
+        tl.store(connections_at + at, running, mask=i < inputs)
+        tl.store(history_at + at, tl.load(history_at + at, mask=i < inputs, other=0.0) + running, mask=i < inputs)
+
+
+@jit
+def _update_listed(  # type: ignore[no-untyped-def]
+    listed_at, weight_at, shadow_at, gradient_at, connections_at, history_at, lr, count,
+    block: tl.constexpr, IMPORTANCE: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    k = tl.program_id(0) * LISTED + tl.arange(0, LISTED)
+    b = tl.arange(0, BLOCK)
+    connection = tl.load(listed_at + k, mask=k < count, other=0)
+    there = (k < count)[:, None] & (b < block)[None, :]
+    at = connection[:, None] * block + b[None, :]
+    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
+    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=there)
+    tl.store(shadow_at + at, weight, mask=there)
+    if IMPORTANCE:
+        running = tl.load(connections_at + connection, mask=k < count, other=0.0) + lr * tl.sum(gradient * gradient, axis=1)
+        tl.store(connections_at + connection, running, mask=k < count)
+        tl.store(history_at + connection, tl.load(history_at + connection, mask=k < count, other=0.0) + running, mask=k < count)
+
+
+@jit
+def _learn(  # type: ignore[no-untyped-def]
+    above_at, h_at, weight_at, shadow_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
+    parts: tl.constexpr, IMPORTANCE: tl.constexpr, PRECISION: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, IMAGES: tl.constexpr,
+):  # fmt: skip
+    o = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    i = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+    gradient = tl.zeros((OUTPUTS, INPUTS), dtype=tl.float32)
+    for part in range(parts):
+        n = part * IMAGES + tl.arange(0, IMAGES)
+        above = tl.load(above_at + n[None, :] * outputs + o[:, None], mask=(n < images)[None, :] & (o < outputs)[:, None], other=0.0)
+        h = tl.load(h_at + n[:, None] * inputs + i[None, :], mask=(n < images)[:, None] & (i < inputs)[None, :], other=0.0)
+        gradient = tl.dot(above, h, gradient, input_precision=PRECISION)
+    there = (o < outputs)[:, None] & (i < inputs)[None, :]
+    at = o[:, None] * inputs + i[None, :]
+    gradient *= tl.load(moving_at + at, mask=there, other=0.0)
+    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=there)
+    tl.store(shadow_at + at, weight, mask=there)
+    if IMPORTANCE:
+        running = tl.load(connections_at + at, mask=there, other=0.0) + lr * gradient * gradient
+        tl.store(connections_at + at, running, mask=there)
+        tl.store(history_at + at, tl.load(history_at + at, mask=there, other=0.0) + running, mask=there)
+
+
+def update(
+    weight: Tensor, shadow: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: float, scale: Tensor | None,
+    importance: tuple[Tensor, Tensor] | None,
+) -> None:  # fmt: skip
+    """w <- w - lr g wherever something moves, in place, the shadow too; and, in one pass, its importance.
+
+    `moving` and the importances are shaped like the weight, or have one number for each connection. `importance` is the running
+    importance of the connections, and the sum of it over the steps.
+    """
+    outputs, inputs, block = weight.shape
+    _, to_input, to_weight = weight.stride()
+    whole = triton.next_power_of_2(block)
+    height = whole if to_weight == 1 else min(BLOCK, whole)
+    tile = min(max(1, WEIGHTS // height), max(16, triton.next_power_of_2(inputs)))
+    connections, history = (weight, weight) if importance is None else importance
+    if gradient.stride()[1:] != weight.stride()[1:]:
+        gradient = like(weight, gradient)
+    _update[(outputs, triton.cdiv(inputs, tile))](
+        weight, shadow, gradient, weight if more is None else like(weight, more), moving, connections, history,
+        weight if scale is None else scale, lr, inputs, to_input, to_weight, gradient.stride(0),
+        block, more is not None, moving.shape[2] == block and block > 1, scale is not None, importance is not None, height, tile,
+    )  # fmt: skip
+
+
+def update_listed(
+    listed: Tensor, weight: Tensor, shadow: Tensor, gradient: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+) -> None:
+    """`update` of the connections that are listed, by their numbers: each one's weights must lie next to each other."""
+    block, count = weight.shape[2], len(listed)
+    connections, history = (weight, weight) if importance is None else importance
+    _update_listed[(triton.cdiv(count, LISTED),)](
+        listed, weight, shadow, gradient.contiguous(), connections, history, lr, count,
+        block, importance is not None, LISTED, triton.next_power_of_2(block),
+    )  # fmt: skip
+
+
+def learn(
+    above: Tensor, h: Tensor, weight: Tensor, shadow: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+) -> None:
+    """`update` of connections of one weight, with the gradient that `above`, (images, outputs), and h, (images, inputs), make."""
+    (outputs, inputs, _), images = weight.shape, len(h)
+    connections, history = (weight, weight) if importance is None else importance
+    _learn[(triton.cdiv(outputs, OUTPUTS), triton.cdiv(inputs, INPUTS))](
+        above.contiguous(), h.contiguous(), weight, shadow, moving, connections, history, lr, images, outputs, inputs,
+        triton.cdiv(images, IMAGES), importance is not None, rounding(), OUTPUTS, INPUTS, IMAGES,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""How important each parameter is to what was learned: gradients of a measure of the network's answers, squared or absolute.
+
+Two estimators, for any measure m(x) that is one number an image (a log-likelihood for EWC, the size of the output for MAS), with
+a(g) = g^2 or |g| and N images:
+
+    batch       1/N  sum over batches B  |B| a( 1/|B| sum over x in B of dm(x)/dw )
+    per-sample  1/N  sum over images  x      a( dm(x)/dw )
+
+`batch` is what FACIL computes (the paper's strengths belong to it): one more epoch in training mode, augmented images, dropout and batch
+statistics included. Gradients of different images cancel within a batch, so squared it is up to |B| times smaller than `per-sample`, the
+textbook definition, which takes un-augmented images in evaluation mode. Parameters are those of `named.protected`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.network.forward import Mode, Norm, Parameters, Training, forward
+from afaf.network.net import Network
+from afaf.network.spec import Connections, NetworkSpec
+from afaf.randomness import Key, uniform_at
+from afaf.training.named import Named, protected
+from afaf.training.task_data import Feed, Moment
+
+
+class Measure(Protocol):
+    """(logits, true labels, numbers of the images) -> one number an image."""
+
+    def __call__(self, logits: Tensor, true: Tensor, samples: Tensor) -> Tensor: ...
+
+
+Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
+Labels = Literal["model", "true", "sampled"]
+
+FLOATS_AT_ONCE = 1 << 25  # gradients of single images held at a time: 128 MiB of float32
+BATCHES_AT_ONCE = 32  # whose images are drawn together
+EPSILON = 1e-5  # of batch norm
+
+
+# Measures.
+
+
+def log_likelihood(columns: Tensor, labels: Labels, key: Key) -> Measure:
+    """-log p(y|x) among the outputs `columns`, y being the model's own answer, the true label, or drawn from the model's p(y|x).
+
+    The draw for an image belongs to the image: it does not depend on the order or the batches.
+    """
+
+    def measure(logits: Tensor, true: Tensor, samples: Tensor) -> Tensor:
+        log_p = F.log_softmax(logits[:, columns], 1)
+        if labels == "model":
+            chosen = log_p.argmax(1)
+        elif labels == "true":
+            chosen = (true[:, None] == columns).to(torch.int64).argmax(1)
+        else:
+            below = log_p.detach().exp().cumsum(1)[:, :-1]  # an answer is passed over while the draw is not below its upper bound
+            chosen = (uniform_at(key, samples)[:, None] >= below).sum(1)
+        return -log_p.gather(1, chosen[:, None])[:, 0]
+
+    return measure
+
+
+def output_size(columns: Tensor, *, squared: bool) -> Measure:
+    """The Euclidean norm of the outputs `columns`, or its square; no label is needed."""
+
+    def measure(logits: Tensor, true: Tensor, samples: Tensor) -> Tensor:
+        outputs = logits[:, columns]
+        return outputs.square().sum(1) if squared else torch.linalg.vector_norm(outputs, dim=1)
+
+    return measure
+
+
+# Estimators.
+
+
+def batch_importance(
+    network: Network, feed: Feed, measure: Measure, size: Size, *, batch_size: int, moment: Moment, norm_moves: bool = True
+) -> Named:
+    """The importance of each protected parameter from the gradients of whole batches, at a moment of learning."""
+    total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
+    for drawn in feed.order(moment).split(batch_size * BATCHES_AT_ONCE):
+        for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *feed.batch(drawn, moment))), strict=True):
+            live = _leaves(network.parameters)
+            mode = _training(network.spec, moment, samples, norm_moves)
+            mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
+            gradients = torch.autograd.grad(mean, list(protected(live).values()))
+            torch._foreach_add_(list(total.values()), [size(gradient) for gradient in gradients], alpha=len(samples))
+    return {name: tensor / len(feed) for name, tensor in total.items()}
+
+
+def per_sample_importance(network: Network, feed: Feed, measure: Measure, size: Size) -> Named:
+    """The importance of each protected parameter from the gradients of single images, many images at a time."""
+    total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
+    for samples in torch.arange(len(feed), device=feed.device).split(images_at_once(network.spec)):
+        x, labels = feed.batch(samples)
+        measured = partial(measure, true=labels, samples=samples)
+        for name, gradient in _sizes_of_gradients(network, x, measured, size).items():
+            total[name] += gradient
+    return {name: tensor / len(feed) for name, tensor in total.items()}
+
+
+def images_at_once(spec: NetworkSpec) -> int:
+    """How many images' gradients fit: dense layers need none of their own, a convolution a kernel stack and its unfolded input."""
+    needed = [join.weights + join.fan_in * join.positions for join in spec.joins if join.kind == "conv"]
+    return max(1, min(512, FLOATS_AT_ONCE // max([*needed, 1])))
+
+
+class _Watching(Mode):
+    """Evaluation that holds on to what enters each layer's operations: weighted sums, and norms with their inputs."""
+
+    def __init__(self) -> None:
+        self.sums: dict[int, Tensor] = {}
+        self.normed: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def cut(self, layer: int, z: Tensor) -> Tensor:
+        self.sums[layer] = z if z.requires_grad else z.requires_grad_()
+        return self.sums[layer]
+
+    def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
+        y = super().norm(layer, h, norm)
+        self.normed[layer] = (h, y)
+        return y
+
+
+def _sizes_of_gradients(network: Network, x: Tensor, measure: Callable[[Tensor], Tensor], size: Size) -> Named:
+    """Sum over the images of a(gradient). In evaluation mode images do not mix: one backward pass gives each image's deltas."""
+    spec, parameters, watching = network.spec, network.parameters, _Watching()
+    inputs, h = {}, x
+    for l in range(1, spec.L):
+        inputs[l] = h.detach()
+        h = forward(spec, parameters, h, mode=watching, first=l, last=l)
+    sums = {l: watching.sums[l + 1] for l in range(1, spec.L - 1)}
+    watched = [*sums.values(), *(y for _, y in watching.normed.values())]
+    deltas = iter(torch.autograd.grad(measure(h).sum(), watched))
+    found: Named = {}
+    for l in sums:
+        delta = next(deltas)
+        found[f"weight/{l}"] = _weights(spec.connections(l), inputs[l], delta, size)
+        found[f"bias/{l}"] = size(_over_positions(delta)).sum(0)
+    for layer, (entered, _) in watching.normed.items():
+        norm, delta = parameters.norms[layer], next(deltas)
+        shape = (-1, *[1] * (delta.dim() - 2))
+        normalised = (entered.detach() - norm.mean.reshape(shape)) / (norm.var + EPSILON).sqrt().reshape(shape)
+        found[f"gain/{layer}"] = size(_over_positions(delta * normalised)).sum(0)
+        found[f"shift/{layer}"] = size(_over_positions(delta)).sum(0)
+    return found
+
+
+def _weights(join: Connections, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+    """Sum over the images of a(dm/dW_l), where an image's gradient is delta x input, summed over the positions of a convolution.
+
+    Between dense layers a(delta x input) = a(delta) a(input), so the sum over images is one product of matrices.
+    """
+    if join.kind == "dense":
+        return (size(delta).T @ size(inputs.flatten(1))).reshape(join.shape)
+    gradients = torch.bmm(delta.flatten(2), F.unfold(inputs, join.kernel).transpose(1, 2))
+    return size(gradients).sum(0).reshape(join.shape)
+
+
+def _over_positions(delta: Tensor) -> Tensor:
+    return delta.flatten(2).sum(2) if delta.dim() > 2 else delta
+
+
+def _training(spec: NetworkSpec, moment: Moment, samples: Tensor, norm_moves: bool) -> Training:
+    keys = {layer: moment.key("dropout", layer) for layer in range(2, spec.L)}
+    return Training(spec.dropout, keys, samples.to(torch.int32), norm_moves=norm_moves)
+
+
+def _leaves(parameters: Parameters) -> Parameters:
+    """Parameters that want gradients; running statistics are copies, so that looking does not move them."""
+    norms = {
+        layer: Norm(norm.gain.detach().requires_grad_(), norm.shift.detach().requires_grad_(), norm.mean.clone(), norm.var.clone())
+        for layer, norm in parameters.norms.items()
+    }
+    return Parameters(
+        [weight.detach().requires_grad_() for weight in parameters.weights],
+        [bias.detach().requires_grad_() for bias in parameters.biases],
+        norms,
+    )

@@ -1,0 +1,210 @@
+"""What a model file says of its life is believed only if a model could have said it; room is what is left."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from afaf.errors import CapacityError, DataError, FileError
+from afaf.lifelong.model import (
+    Cooling,
+    Lifelong,
+    LifelongSettings,
+    Progress,
+    calibration_error,
+    class_weights,
+    differences,
+    fitted_temperature,
+    held_out,
+)
+from afaf.runs.config import merge
+from afaf.runs.runner import settings_table
+from afaf.storage.state import stored_tensors
+from afaf.training.plan import LearningPlan
+from afaf.training.report import EpochReport
+
+
+@pytest.fixture(scope="module")
+def model() -> Lifelong:
+    x = np.random.default_rng(0).normal(0, 1, (40, 6)).astype(np.float32)
+    labels = ["a", "b"] * 20
+    return Lifelong.begin(x, labels, LifelongSettings(max_tasks=3, epochs=1), torch.device("cpu")).learn(x, labels)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"labels": [["a"]]},
+        {"labels": [["a", {}]]},
+        {"removed": [7]},
+        {"removed": ["a"]},
+        {"pixels": "int"},
+        {"max_tasks": "many"},
+        {"validation": 3},
+        {"epochs": -1},
+        {"tasks": []},
+        {"tasks": [{"learned": "x", "images": 1, "held_out": 1, "temperature": 0}]},
+        {"tasks": [{"learned": 3, "images": 1, "held_out": 1}]},
+        {"unheard": 1},
+    ],
+)
+def test_a_life_that_makes_no_sense_is_refused(model: Lifelong, wrong: dict[str, Any], tmp_path: Path) -> None:
+    about = model._with_life()
+    assert about.life is not None
+    replace(about, life={**about.life, **wrong}).save(tmp_path / "m")
+    with pytest.raises(FileError):
+        Lifelong.load(tmp_path / "m")
+
+
+def test_room_counts_down_to_a_full_model(model: Lifelong) -> None:
+    x = np.random.default_rng(1).normal(0, 1, (20, 6)).astype(np.float32)
+    rooms, grown = [model.room(1)], model
+    for label in ("c", "d"):
+        grown = grown.learn(x, [label] * 20)
+        rooms.append(grown.room(1))
+    assert rooms == [2, 1, 0]
+    assert grown.life.task_of(grown.life.known["d"]) == 3
+
+
+def test_a_full_model_counts_the_tasks_that_it_holds(model: Lifelong, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that were removed: their places are free. Where they left too few connections, that is said."""
+    x = np.random.default_rng(1).normal(0, 1, (20, 6)).astype(np.float32)
+    for label in ("c", "d", "e", "f"):
+        model = model.learn(x, [label] * 20)
+        if label in "de":
+            model.remove(label)
+    with pytest.raises(
+        CapacityError, match=r"holds 3 tasks and was made for 3 \(max_tasks\)\. Begin a new model .*; or remove all classes"
+    ):
+        model.check_new(["g"])
+    model.remove("f")
+    model.check_new(["g"])
+    monkeypatch.setattr(Lifelong, "room", lambda self, n_classes: 0)
+    with pytest.raises(
+        CapacityError, match=r"holds 2 tasks and was made for 3 \(max_tasks\), but removed ones, 3 so far, .*max-tasks N\)$"
+    ):
+        model.check_new(["g"])
+
+
+class Listening(Progress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warned(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.mark.parametrize("negatives", ["always", "never"])
+def test_a_task_that_was_hardly_learned_is_told_of(negatives: Any) -> None:
+    """Whether or not images of no class, which have no right answer, were among those learned from."""
+    labels = ["a", "b"] * 40
+    x = np.random.default_rng(0).normal(0, 1, (80, 6)).astype(np.float32) + 3 * np.array([[-1], [1]] * 40, dtype=np.float32)
+    told = {}
+    for lr in (1e-9, 0.1):
+        settings = LifelongSettings(max_tasks=2, epochs=30, lr=lr, negatives=negatives)
+        begun, heard = Lifelong.begin(x, labels, settings, torch.device("cpu")), Listening()
+        begun.learn(x, labels, heard).learn(x, ["c"] * 80, heard)
+        told[lr] = heard.warnings
+    assert told[0.1] == []
+    assert len(told[1e-9]) == 1, "a task of a single class cannot be guessed"
+    assert re.match(r"task 1 was hardly learned: \d+ % right on its training images, chance is 50 %; .*begin a new one", told[1e-9][0])
+
+
+class Interrupting(Progress):
+    def epoch_ended(self, report: EpochReport) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_model_stays_as_it_is_whatever_becomes_of_learning(model: Lifelong) -> None:
+    """The first task too: interrupted, it can be learned again, to the bits that it would have ended with at once."""
+    x = np.random.default_rng(2).normal(0, 1, (20, 6)).astype(np.float32)
+    empty = Lifelong.begin(x, ["e"] * 20, LifelongSettings(max_tasks=1, epochs=1), torch.device("cpu"))
+    for begun in (empty, model):
+        before = begun.to_bytes()
+        with pytest.raises(KeyboardInterrupt):
+            begun.learn(x, ["e"] * 20, Interrupting())
+        assert begun.to_bytes() == before
+        grown = begun.learn(x, ["e"] * 20)
+        assert begun.to_bytes() == before
+        assert "e" in grown.life.known
+    again = Lifelong.begin(x, ["e"] * 20, LifelongSettings(max_tasks=1, epochs=1), torch.device("cpu"))
+    at_once, later = again._learn(x, ["e"] * 20, Progress()), empty.learn(x, ["e"] * 20)
+    assert np.array_equal(at_once.logits(x), later.logits(x))
+    for mine, theirs in zip(stored_tensors(at_once.learner).items(), stored_tensors(later.learner).items(), strict=True):
+        assert mine[0] == theirs[0]
+        assert torch.equal(mine[1], theirs[1])
+
+
+def test_a_model_of_a_run_answers_but_learns_no_more(tmp_path: Path) -> None:
+    import afaf
+
+    results = afaf.run("split-digits", "afaf", settings={"learn.epochs": 1, "run.images": 8}, device="cpu")
+    assert results.model is not None
+    results.model.save(tmp_path / "m")
+    model = Lifelong.load(tmp_path / "m")
+    images = np.zeros((2, 8, 8, 1), dtype=np.uint8)
+    assert model.probabilities(images).shape == (2, 10)
+    with pytest.raises(DataError, match="learns no more"):
+        model.learn(images, ["x", "y"])
+
+
+def test_small_classes_lose_nothing_to_the_held_out_part() -> None:
+    labels = np.array([0] * 30 + [1] * 4)
+    stay, aside = held_out(labels, 0.1, seed=0)
+    assert sorted([*stay, *aside]) == list(range(34))
+    assert labels[aside].tolist() == [0, 0, 0]
+
+
+def test_differences_make_one_table_of_another() -> None:
+    below = {"a": {"x": 1, "y": {"k": 1, "l": 2}}, "b": {"z": None, "t": {"all": 3}}}
+    above = {"a": {"x": 1, "y": {"all": 5}}, "b": {"z": 4, "t": {"all": 3, "k": None}}}
+    found = differences(below, above)
+    assert found == {"a.y": None, "a.y.all": 5, "b.z": 4, "b.t.k": None}
+    assert reduce(merge, settings_table(None, found), below) == above
+
+
+def test_every_class_weighs_the_same_up_to_a_limit() -> None:
+    weights = class_weights(np.array([0] * 60 + [1] * 20))
+    assert 60 * weights[0] == pytest.approx(20 * weights[1])
+    assert class_weights(np.array([0] * 1000 + [1]))[1] == 10
+
+
+def test_a_temperature_mends_what_was_too_sure() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 5, generator=draw, dtype=torch.float64) * 2
+    target = torch.multinomial(torch.softmax(logits, 1), 1, generator=draw).flatten()  # from these very probabilities
+    found = fitted_temperature(3 * logits, target)
+    assert found == pytest.approx(3, rel=0.1)
+    errors = [calibration_error(torch.softmax(3 * logits / t, 1).numpy(), target.numpy()) for t in (1.0, found)]
+    assert errors[1] < 0.03 < errors[0]
+
+
+def test_a_task_cools_down_before_it_ends(model: Lifelong) -> None:
+    """The last quarter of the epochs: a tenth of the rate, no rewiring, one count of epochs for whoever watches."""
+    parts: list[tuple[int, int, float, bool]] = []
+    told: list[tuple[int, int]] = []
+
+    class Recording:
+        name = "recording"
+
+        def learn(self, learner: Any, plan: LearningPlan, feed: Any, on_epoch: Any = None, first_epoch: int = 0) -> None:
+            parts.append((first_epoch, plan.epochs, plan.lr, plan.rewire is not None))
+            for epoch in range(first_epoch, plan.epochs):
+                on_epoch(EpochReport(1, 0, epoch, plan.epochs, 0.0, 0.0))
+
+    def plan_of(epochs: int) -> LearningPlan:
+        return LearningPlan(1, lambda step: step.logits.sum(), epochs, 32, 0.5, rewire=lambda learner, epoch: None)
+
+    Cooling(Recording()).learn(model.learner, plan_of(10), None, lambda report: told.append((report.epoch, report.epochs)))  # type: ignore[arg-type]
+    assert parts == [(0, 8, 0.5, True), (8, 10, 0.05, False)]
+    assert told == [(epoch, 10) for epoch in range(10)]
+    parts.clear()
+    Cooling(Recording()).learn(model.learner, plan_of(3), None)  # type: ignore[arg-type]
+    assert parts == [(0, 3, 0.5, True)]

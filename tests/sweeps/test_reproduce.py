@@ -1,0 +1,320 @@
+"""The line that a run of a grid leaves in the results says what was computed, and how; no finished run is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import afaf
+from afaf.cli.main import app
+from afaf.errors import ConfigError, DataError, WriteError
+from afaf.runs.probes import KEEPERS
+from afaf.runs.records import UnfinishedLine
+from afaf.sweeps.executor import Job, LocalExecutor
+from afaf.sweeps.experiments import Experiment, Planned, read_experiment
+from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.sweeps.store import Line, Store, canonical
+from forks import Forks
+
+QUICK = {"learn.epochs": 1, "run.images": 10}
+
+
+def experiment(folder: Path, methods: str, keep: str = "") -> Experiment:
+    grid = f'[[grid]]\nstreams = ["split-digits"]\nmethods = [{methods}]\nseeds = 1\n'
+    (folder / "small.toml").write_text(f'title = "t"\nfeeds = "f"\nkeep = [{keep}]\n{grid}')
+    return read_experiment(folder / "small.toml")
+
+
+def lines_of(folder: Path, chosen: Experiment) -> list[Line]:
+    reproduction = Reproduction([chosen], Store(folder / "results"), LocalExecutor("cpu"), Progress())
+    reproduction.carry_out()
+    assert not reproduction.errors
+    return list(Store(folder / "results").read().values())
+
+
+def test_a_method_that_does_not_say_its_costs_keeps_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("afaf.methods.dense.DenseMethod.footprints")
+    lines = lines_of(tmp_path, experiment(tmp_path, '"finetune", "afaf"').with_settings(QUICK))
+    assert [(line["method"], line["costs"] is None) for line in lines] == [("finetune", True), ("afaf", False)]
+    assert all(line["acc"] is not None for line in lines)
+
+
+def test_costs_and_what_is_kept_are_of_the_images_that_were_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[afaf.Stream] = []
+    monkeypatch.setitem(KEEPERS, "ledger", lambda model, stream: seen.append(stream))
+    (line,) = lines_of(tmp_path, experiment(tmp_path, '"finetune"', '"ledger"').with_settings({**QUICK, "run.validation": 0.5}))
+    learned = afaf.open_stream("split-digits").with_at_most(10).with_validation(0.5)
+    expected = afaf.costs(learned, "finetune", settings={"learn.epochs": 1})
+    assert line["costs"]["dense_flops"] == pytest.approx(expected.dense_flops, rel=1e-5)
+    assert [stream.outline for stream in seen] == [learned.outline]
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcome"), [({}, "acc"), ({"sparse.alloc.output": 50}, "failed")], ids=["a run that ends", "a network without room"]
+)
+def test_a_line_names_the_engine_that_computed_it(settings: dict[str, object], outcome: str, tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, experiment(tmp_path, '"afaf"').with_settings({**QUICK, **settings, "run.engine": "eager"}))
+    assert outcome in line
+    assert line["engine"] == "eager"
+
+
+def several(folder: Path, seeds: int) -> Experiment:
+    grid = f'[[grid]]\nstreams = ["split-digits"]\nmethods = ["finetune"]\nseeds = {seeds}\n'
+    (folder / "several.toml").write_text(f'title = "t"\nfeeds = "f"\n{grid}')
+    return read_experiment(folder / "several.toml").with_settings(QUICK)
+
+
+class Limited(Progress):
+    """Ends the sitting after some runs."""
+
+    def __init__(self, executor: LocalExecutor, runs: int):
+        self.executor, self.runs = executor, runs
+
+    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None:
+        self.runs -= 1
+        if not self.runs:
+            self.executor.deadline = 0.0
+
+
+def test_all_again_in_several_sittings_does_each_once(tmp_path: Path) -> None:
+    chosen, store = several(tmp_path, 4), Store(tmp_path / "results")
+    lines_of(tmp_path, chosen)
+    for _ in range(2):
+        executor = LocalExecutor("cpu")
+        Reproduction([chosen], store, executor, Limited(executor, 2), again=True).carry_out()
+    seeds = [json.loads(line)["seed"] for line in (tmp_path / "results" / "several.jsonl").read_text().splitlines()]
+    assert seeds == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_what_another_process_has_done_meanwhile_is_not_done_twice(tmp_path: Path) -> None:
+    chosen, store = several(tmp_path, 3), Store(tmp_path / "results")
+    slow = Reproduction([chosen], store, LocalExecutor("cpu"), Progress())
+    lines_of(tmp_path, chosen)
+    slow.carry_out()
+    assert len((tmp_path / "results" / "several.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_runs_side_by_side_end_with_their_epoch_when_asked_to(number: int, code: int, tmp_path: Path, forks: Forks) -> None:
+    several(tmp_path, 4)
+    asked = ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results"), "--jobs-at-once", "2"]
+    printed = tmp_path / "printed.txt"
+    begun = tmp_path / "begun"
+    tell = f"import pathlib\nfrom afaf.cli.reproduce import _Row\n_Row.epoch_ended = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
+    process = forks.start([*asked, "--device", "cpu", "--set", "learn.epochs=4000"], printed, first=tell)
+    until = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < until, printed.read_text()
+        time.sleep(0.01)
+    os.kill(process, number)
+    assert forks.wait(process) == code
+    words = " ".join(printed.read_text().split())
+    assert "0 runs done, 0 were there, 4 left" in words
+    assert "the same command again goes on" in words
+    assert "Traceback" not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--precision", "bf17"], "unknown precision 'bf17': did you mean 'bf16'?"),
+        (["--limit-minutes", "-5"], "give a number above 0"),
+        (["--limit-minutes", "nan"], "give a number above 0"),
+        (["--list", "--write-report"], "exclude each other"),
+    ],
+)
+def test_what_was_typed_is_judged_before_anything_runs(options: list[str], told: str, tmp_path: Path) -> None:
+    several(tmp_path, 1)
+    result = CliRunner().invoke(
+        app, ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results"), *options]
+    )
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.split())
+    assert not (tmp_path / "results").exists()
+
+
+def test_further_settings_are_listed_as_they_are_run(tmp_path: Path) -> None:
+    several(tmp_path, 1)
+    asked = ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results")]
+    settings = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
+    assert CliRunner().invoke(app, [*asked, *settings, "--device", "cpu"]).exit_code == 0
+    assert "complete" in CliRunner().invoke(app, [*asked, *settings, "--list"]).output
+    assert "complete" not in CliRunner().invoke(app, [*asked, "--list"]).output
+
+
+def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:
+    executor = LocalExecutor("cpu")
+    reproduction = Reproduction([experiment(tmp_path, '"afaf"')], Store(tmp_path / "results"), executor, Progress())
+    executor.device = torch.device("cuda")  # elsewhere all is fp32
+    for settings, expected in (({"run.precision": "bf16"}, "bf16"), ({}, "tf32")):
+        assert reproduction._where(Job("split-digits", "afaf", settings=settings), 1.0)["precision"] == expected
+
+
+HEAD = {"title": '"t"', "feeds": '"f"'}
+GRID = {"streams": '["split-digits"]', "methods": '["afaf"]', "seeds": "1"}
+
+
+def written(folder: Path, head: dict[str, str], grid: dict[str, str], heading: str = "[[grid]]") -> Path:
+    """An experiment's file with a whole first grid, and a second one of these keys."""
+    path = folder / "own.toml"
+    tables = [head, GRID, grid] if heading == "[[grid]]" else [head, grid]
+    texts = ["".join(f"{name} = {value}\n" for name, value in table.items()) for table in tables]
+    path.write_text(f"\n{heading}\n".join(texts))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        *(("seeds", value, "seeds must be a whole number from 1, not ") for value in ('"1"', "[0, 1]", "1.5", "-1", "0", "true")),
+        *(("variants", value, "variants must be one table of settings or more") for value in ('["a"]', "{ a = 3 }", "{}")),
+        *(("streams", value, "streams must be a list of one name or more, not ") for value in ('"split-digits"', "[3]", "[]")),
+        *(("methods", value, "methods must be a list of one name or more, not ") for value in ('"afaf"', "[3]", "[]")),
+        ("streams", '["split-digit"]', "did you mean 'split-digits'"),
+        ("methods", '["afag"]', "unknown method 'afag'"),
+        ("variants", '{ a = { "learn.epoch" = 2 } }', "unknown key 'learn.epoch'"),
+        ("variants", '{ a = { "learn.epochs" = "x" } }', "learn.epochs must be a whole number, not 'x'"),
+        ("variants", '{ a = { "sparse.density.W_1" = { "1-4" = "x" } } }', "sparse.density"),
+        ("seed", "3", "unknown key 'seed': did you mean 'seeds'"),
+    ],
+)
+def test_what_is_wrong_in_a_grid_is_told_with_its_file_and_number(key: str, value: str, told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, key: value})
+    with pytest.raises(ConfigError) as error:
+        read_experiment(path)
+    assert str(error.value).startswith(f"{path}, grid 2: ")
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "heading", "told"),
+    [
+        ({"title": "3"}, "[[grid]]", "title must be text, not 3"),
+        ({"feeds": "3"}, "[[grid]]", "feeds must be text, "),
+        ({"keep": "3"}, "[[grid]]", "keep must be a list of names"),
+        ({"keep": '"ledger"'}, "[[grid]]", "keep must be a list of names"),
+        ({"keep": '["ledgers"]'}, "[[grid]]", "unknown thing to keep 'ledgers': did you mean 'ledger'"),
+        ({"grid": "[1]"}, "[elsewhere]", "grid must be one table or more, each headed [[grid]]"),
+        ({"grid": "[]"}, "[elsewhere]", "grid must be one table or more, each headed [[grid]]"),
+        ({}, "[grid]", "grid must be one table or more, each headed [[grid]]"),
+    ],
+)
+def test_what_is_wrong_above_the_grids_is_told_with_its_file(head: dict[str, str], heading: str, told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, {**HEAD, **head}, GRID, heading)
+    with pytest.raises(ConfigError) as error:
+        read_experiment(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert told in str(error.value)
+
+
+RESULT = {"stream": "mix", "method": "afaf", "settings": {}, "seed": 0, "acc": 50.0, "R": [[50.0], [None, 1]], "kept": {}, "costs": None}
+
+
+def results_with(folder: Path, second: bytes) -> Store:
+    """Results of three lines, the second of which is this."""
+    whole = json.dumps(RESULT).encode()
+    (folder / "own.jsonl").write_bytes(b"\n".join([whole, second, whole]) + b"\n")
+    return Store(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "must_be"),
+    [
+        ("seed", "0", "a whole number"),
+        ("seed", True, "a whole number"),
+        ("stream", 3, "text"),
+        ("settings", [1], "a table"),
+        ("kept", None, "a table"),
+        ("acc", "x", "a number or null"),
+        ("acc", float("nan"), "a number or null"),
+        ("seconds", None, "a number"),
+        ("R", None, "a list of lists of numbers or null"),
+        ("R", [1.0], "a list of lists of numbers or null"),
+        ("R_task_il", [["x"]], "a list of lists of numbers or null"),
+    ],
+)
+def test_a_line_with_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any, must_be: str, tmp_path: Path) -> None:
+    store = results_with(tmp_path, json.dumps({**RESULT, name: value}).encode())
+    with pytest.raises(DataError) as error:
+        store.read()
+    told = f"{tmp_path / 'own.jsonl'}, line 2, is no result of a run: {name} must be {must_be}, not {json.dumps(value)}; mend the line"
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b'{"stream": "\xff"}', "it is not text"),
+        (b"[1]", "it holds no table"),
+        (b"[" * 100_000, "it is not JSON that can be read"),
+        (b"9" * 5000, "it is not JSON that can be read"),
+        (b'{"seed": 0}', "it lacks method, settings, stream"),
+    ],
+)
+def test_a_damaged_line_is_an_error_with_file_and_number(text: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"own.jsonl, line 2, is no result of a run: {told}"):
+        results_with(tmp_path, text).read()
+
+
+def test_a_half_written_line_is_passed_over(tmp_path: Path) -> None:
+    with pytest.warns(UnfinishedLine, match="line 2, is unfinished"):
+        assert list(results_with(tmp_path, b'{"stream": "mi').read().values()) == [RESULT]
+
+
+def test_results_that_cannot_be_read_are_an_error_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*x.jsonl: .*mend or move it"):
+        Store(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kept"),
+    [
+        ("learn.epochs = 2", '"learn.epochs" = 2', {"learn.epochs": 2}),
+        ("learn = { epochs = 2, lr = 1 }", '"learn.lr" = 1.0, "learn.epochs" = 2', {"learn.epochs": 2, "learn.lr": 1}),
+        ('"run.checkpoint" = "none"', 'run = { checkpoint = "none" }', {"run.checkpoint": None}),
+        ("sparse.density.W_1 = 17", '"sparse.density" = { W_1 = 17.0 }', {"sparse.density.W_1": 17}),
+        ("sparse.density.W_1.1-2 = 17", '"sparse.density.W_1" = { "1-2" = 17.0 }', {"sparse.density.W_1": {"1-2": 17}}),
+        ('"sparse.density" = 17', "sparse = { density = 17.0 }", {"sparse.density": 17}),
+    ],
+)
+def test_the_same_settings_written_differently_are_one_run(one: str, other: str, kept: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, "variants": f"{{ one = {{ {one} }}, other = {{ {other} }} }}"})
+    runs = [run for run in read_experiment(path).runs if run.settings]
+    assert [json.dumps(run.settings) for run in runs] == [json.dumps(kept)]
+    assert read_experiment(path).with_settings(kept).runs[-1].settings == kept
+
+
+def test_a_setting_that_comes_later_stands_however_it_is_written() -> None:
+    assert canonical({"sparse.density.W_1": {"1-2": 17, "3": 9}, "sparse.density.W_1.1-2": 20}) == {
+        "sparse.density.W_1": {"1-2": 20, "3": 9}
+    }
+    assert canonical({"learn.lr": 0.5, "learn": {"lr": 0.1}}) == {"learn.lr": 0.1}
+    assert canonical({"method.strengths": {"a.b": 1.0}}) == {"method.strengths": {"a.b": 1}}
+
+
+def test_results_kept_with_settings_written_otherwise_are_found(tmp_path: Path) -> None:
+    path = written(tmp_path, HEAD, {**GRID, "variants": '{ one = { "learn.lr" = 1, "learn.epochs" = 2 } }'})
+    line = {"stream": "split-digits", "method": "afaf", "settings": {"learn": {"epochs": 2}, "learn.lr": 1.0}, "seed": 0}
+    Store(tmp_path).append("own", line)
+    assert [run.settings for run in read_experiment(path).missing(Store(tmp_path).read())] == [{}]
+
+
+def test_results_that_cannot_be_added_to_are_told_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: bool(os.stat(path).st_mode & 0o200))  # a superuser may write anywhere
+    for name in ("own", "other"):
+        Store(tmp_path).append(name, RESULT)
+    Store(tmp_path).prepare()
+    (tmp_path / "own.jsonl").chmod(0o444)
+    for names in (None, ["own"]):
+        with pytest.raises(WriteError, match=r"cannot write .*own.jsonl: no permission.*--results"):
+            Store(tmp_path).prepare(names)
+    Store(tmp_path).prepare(["other", "new"])

@@ -1,0 +1,163 @@
+"""Tuning without future data: highest plasticity first, then the strongest stability that keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import afaf
+from afaf.errors import ConfigError
+from afaf.methods.lwf import LwF
+from afaf.runs.runner import Listener
+from afaf.streams.tasks import Split, Stream
+from afaf.sweeps.tune import Search, _Tuner, tune
+from afaf.training.named import everything
+from afaf.training.report import EpochReport
+from conftest import small_stream
+
+QUICK = {"learn.epochs": 3, "learn.batch_size": 32}
+
+
+def test_the_strongest_within_the_tolerance_is_found() -> None:
+    tried: list[float] = []
+
+    def accuracy_of(value: float) -> float | None:
+        tried.append(value)
+        return None if value > 50 else 100 - value  # diverges beyond 50, then costs a percent for each unit
+
+    assert Search(start=160.0, tolerance=0.2).strongest(100.0, accuracy_of) == (20.0, True)
+    assert tried == [160.0, 80.0, 40.0, 20.0]
+    assert Search(start=160.0, tolerance=0.1).strongest(100.0, accuracy_of) == (10.0, True)
+    assert Search(start=160.0, tolerance=0.1, searches=3).strongest(100.0, accuracy_of) == (40.0, False)
+    assert Search(start=9.0, decay=0.1).strongest(100.0, accuracy_of) == (9.0, True)
+
+
+def test_digits_step_by_step() -> None:
+    """The accuracy without anything held is measured first; then strengths from the strongest down, until one is good enough."""
+    tuned = tune(
+        "split-digits", "ewc", start=1e9, decay=1e-3, tolerance=0.02, settings={**QUICK, "method.penalty": "proximal"}, device="cpu"
+    )
+    assert [(trial.task, trial.value) for trial in tuned.trials[:3]] == [(1, 0.0), (2, 0.0), (2, 1e9)]
+    best = tuned.trials[1].accuracy
+    assert best is not None
+    for trial in tuned.trials[2:-1]:
+        assert trial.accuracy is None or trial.accuracy < 0.98 * best
+    assert tuned.trials[-1].value == tuned.value
+    assert tuned.within
+    accuracy = tuned.trials[-1].accuracy
+    assert accuracy is not None
+    assert accuracy >= 0.98 * best
+    assert tuned.option == "method.strength"
+    assert tuned.to_dict()["trials"][0]["task"] == 1
+
+
+def test_neither_test_images_nor_later_tasks_are_looked_at() -> None:
+    """Replaced by noise, they change nothing."""
+
+    def noise(split: Split) -> Split:
+        return replace(split, images=np.random.default_rng(0).integers(0, 255, split.images.shape).astype(split.images.dtype))
+
+    digits = afaf.open_stream("split-digits")
+    spoiled = Stream(
+        digits.name, [replace(t, test=noise(t.test), train=noise(t.train) if t.number > 2 else t.train) for t in digits], digits.label_map
+    )
+    for method in ("lwf", "mas"):
+        settings: dict[str, Any] = QUICK
+        assert tune(spoiled, method, settings=settings, device="cpu") == tune(digits, method, settings=settings, device="cpu")
+
+
+def test_every_trial_starts_from_the_same_state() -> None:
+    """A trial leaves what it started from as it was: tried again, it ends in the same bits."""
+    tuner = _Tuner(
+        afaf.open_stream("split-digits")[:2].with_validation(0.1),
+        LwF,
+        [{"learn": {"epochs": 2}, "run": {"validation": 0.1, "evaluate_on": "validation"}}],
+        0,
+        torch.device("cpu"),
+        Listener(),
+    )
+    _, start = tuner._learn(1, None, 0.05, 0.0)
+    ends = [everything(tuner._learn(2, start, 0.05, value)[1].network.parameters) for value in (10.0, 1.0, 10.0)]
+    assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[2].values(), strict=True))
+    assert not torch.equal(ends[0]["weight/1"], ends[1]["weight/1"])
+
+
+def test_the_learning_rate_is_the_most_plastic_one() -> None:
+    tuned = tune("split-digits", "lwf", learning_rates=(1e-6, 0.05), settings=QUICK, device="cpu")
+    assert tuned.lr == 0.05
+    assert [(trial.task, trial.lr) for trial in tuned.trials] == [(1, 1e-6), (1, 0.05), (2, 1e-6), (2, 0.05), (2, 0.05)]
+
+
+def test_more_tasks_are_tuned_in_turn() -> None:
+    tuned = tune("split-digits", "lwf", tasks=3, settings=QUICK, device="cpu")
+    assert len(tuned.values) == 2
+    assert tuned.value == tuned.values[-1]
+    assert {trial.task for trial in tuned.trials} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("method", ["ewc", "mas"])
+def test_a_strength_is_looked_for_in_the_form_it_will_have(method: str) -> None:
+    """method.penalty=auto is proximal with the tuned strength: so it is while the strength is tuned. As a term of the loss it diverges."""
+    auto, proximal, explicit = (
+        tune("split-digits", method, start=1e12, searches=2, settings={**QUICK, **settings}, device="cpu")
+        for settings in ({}, {"method.penalty": "proximal"}, {"method.penalty": "explicit"})
+    )
+    assert auto.trials == proximal.trials
+    assert [trial.accuracy for trial in explicit.trials[2:]] == [None, None]
+    assert auto.settings == {"method.strength": auto.value, "method.penalty": "proximal"}
+    assert proximal.settings == {"method.strength": proximal.value}
+    assert explicit.settings == {"method.strength": explicit.value}
+
+
+class Counted(Listener):
+    """How many epochs tasks are learned for."""
+
+    def __init__(self) -> None:
+        self.epochs: set[int] = set()
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.epochs.add(report.epochs)
+
+
+def test_only_as_many_images_are_looked_at_as_the_run_has() -> None:
+    slow: dict[str, Any] = {**QUICK, "learn.lr": 0.005}  # so that accuracies tell how many images there are
+    few = tune("split-digits", "lwf", settings={**slow, "run.images": 12}, device="cpu")
+    assert few == tune(afaf.open_stream("split-digits").with_at_most(12), "lwf", settings=slow, device="cpu")
+
+
+def test_tasks_are_learned_as_long_as_in_the_run() -> None:
+    """Its preset is that of the whole stream; of a stream of so few images it would be another."""
+    counted = Counted()
+    tune(small_stream([2, 2], side=4, per_class=1600), "lwf", searches=1, settings={"run.images": 12}, device="cpu", listener=counted)
+    assert counted.epochs == {20}
+
+
+def test_what_was_found_runs_as_it_was_tuned() -> None:
+    """The settings make the run that the last trial was: the same accuracy on the same validation images."""
+    held: dict[str, Any] = {**QUICK, "run.validation": 0.2, "run.evaluate_on": "validation", "run.images": 30}
+    tuned = tune("split-digits", "ewc", searches=1, learning_rates=(0.02,), settings=held, device="cpu")
+    assert tuned.settings == {"method.strength": tuned.value, "method.penalty": "proximal", "learn.lr": 0.02}
+    part = afaf.open_stream("split-digits")[:2]
+    results = afaf.run(part, "ewc", settings={**held, **tuned.settings}, device="cpu")
+    assert results.R_task_il[1][1] == tuned.trials[-1].accuracy
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("afaf", {}, r"no trade-off to tune; those that have: ewc, mas, lwf"),
+        ("ewc", {"tasks": 1}, "from 2"),
+        ("ewc", {"tasks": 6}, "the 5 of the stream"),
+        ("ewc", {"decay": 1.0}, "decay"),
+        ("ewc", {"tolerance": 1.5}, "tolerance"),
+        ("ewc", {"start": -1.0}, "start"),
+        ("ewc", {"searches": 0}, "searches"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tune("split-digits", method, device="cpu", **options)

@@ -1,0 +1,157 @@
+"""The faster engines compute what the eager one computes (the graphed one uncaptured here: capturing needs a GPU)."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from afaf.methods.afaf import AFAF, AFAFOptions
+from afaf.methods.base import Lesson
+from afaf.training.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
+from afaf.training.cuda.graphed import GraphedEngine
+from afaf.training.eager import EagerEngine
+from afaf.training.folded_trunk import silent
+from afaf.training.learner import Learner
+from afaf.training.named import protected
+from afaf.training.plan import LearningPlan
+from afaf.training.quadratic import ProximalStep
+from afaf.training.settings import SparseSettings
+from afaf.training.step import Workspace
+from afaf.training.task_data import Feed
+from small_worlds import world_of
+from worlds import World, worlds
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def numbers(learner: Learner) -> list[torch.Tensor]:
+    parameters = learner.network.parameters
+    norms = [tensor for norm in parameters.norms.values() for tensor in norm.tensors().values()]
+    return [*parameters.weights, *parameters.biases, *norms, *learner.importance.connections, *learner.importance.neurons]
+
+
+@few
+@given(worlds(), st.sampled_from([1, 1 << 20]), st.sampled_from([0, 1 << 30]))
+def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_bytes: int, cache_bytes: int) -> None:
+    """Weights, biases, norms and importances to 1e-9 in double precision, and the same ledger, after every task with drop and grow."""
+    world.dtype = torch.float64
+    seen: list[list[torch.Tensor]] = []
+    ledgers: list[list[torch.Tensor]] = []
+
+    def remember(learner: Learner, lesson: Lesson) -> None:
+        seen.append([tensor.clone() for tensor in numbers(learner)])
+        ledgers.append([tensor.clone() for tensor in learner.ledger.owners + learner.ledger.fixings])
+
+    for engine in (
+        EagerEngine(),
+        CompactEngine(chunk_bytes=chunk_bytes, cache_bytes=cache_bytes),
+        GraphedEngine(chunk_bytes=chunk_bytes, cache_bytes=cache_bytes),
+    ):
+        world.engine = engine
+        world.learn(after_task=remember)
+    n_tasks = len(world.stream)
+    for after, (eager, owners) in enumerate(zip(seen[:n_tasks], ledgers[:n_tasks], strict=True)):
+        for other in (n_tasks + after, 2 * n_tasks + after):
+            for a, b in zip(eager, seen[other], strict=True):
+                assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+            assert all(torch.equal(a, b) for a, b in zip(owners, ledgers[other], strict=True))
+
+
+@few
+@given(worlds(norm=False, unit="connection"))
+def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
+    """Every live connection into a kept neuron of the cone starts from a kept neuron, or from a silent one that stays so."""
+
+    def watch(learner: Learner, lesson: Lesson) -> None:
+        plan = world.method.plan(learner, lesson, 0)
+        kept = neurons_that_matter(learner, plan)
+        spec = learner.network.spec
+        cone = set(kept[spec.L].tolist())
+        assert cone == set(lesson.classes)
+        for l in range(spec.L - 1, 0, -1):
+            live = learner.ledger.owner(l).amax(2) > 0
+            below = set(torch.nonzero(live[sorted(cone)].any(0)).flatten().tolist())
+            if l == trunk_top(learner, plan):
+                below -= set(torch.nonzero(silent(spec, learner.network.parameters, l)).flatten().tolist())
+            assert below <= set(kept[l].tolist())
+            cone = below
+        work = gather(learner, plan, kept)
+        assert [w.shape[:2] for w in work.parameters.weights] == [(len(kept[l + 1]), len(kept[l])) for l in range(1, spec.L)]
+
+    world.learn(after_start=watch)
+
+
+@pytest.mark.parametrize("engine", [CompactEngine(), GraphedEngine()])
+def test_a_task_leaves_no_features_behind(engine: CompactEngine | GraphedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was computed ahead for a task, and its part of the network, are gone when it is learned: no garbage collector is waited for."""
+    features: list[weakref.ref[torch.Tensor]] = []
+    parts: list[weakref.ref[torch.Tensor]] = []
+    prepare = Trunk.__init__
+
+    def watched(self: Trunk, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int) -> None:
+        prepare(self, work, feed, chunk_bytes, cache_bytes)
+        parts.append(weakref.ref(work.parameters.weights[0]))
+        if self.cached is not None:
+            features.append(weakref.ref(self.cached))
+
+    monkeypatch.setattr(Trunk, "__init__", watched)
+    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 10, "output": 100})
+    world = world_of(AFAF, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse)
+    world.engine = engine
+    gc.disable()
+    try:
+        world.learn()
+        assert (len(parts), len(features)) == (3, 2)
+        assert not [1 for kept in parts + features if kept() is not None]
+    finally:
+        gc.enable()
+
+
+class MovingGains(AFAF):
+    """Gains and shifts move, while statistics stand still and are what training normalises with."""
+
+    name = "moving-gains"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        plan = super().plan(learner, lesson, phase)
+        norms = {layer: torch.ones_like(norm.gain) for layer, norm in learner.network.parameters.norms.items()}
+        return replace(plan, norms=norms, norm_moves=False)
+
+
+def test_gains_may_move_while_statistics_stand_still() -> None:
+    """Above l_reuse, where only a part of a layer matters, and below it."""
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100})
+    world = world_of(MovingGains, AFAFOptions(first_reuse=2, l_reuse=3), norm="batch", sparse=sparse, dtype=torch.float64)
+    eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+class Shrinking(AFAF):
+    """After each step the task's own weights are pulled towards 0, by springs on the whole network."""
+
+    name = "shrinking"
+
+    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+        held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
+        own = {f"weight/{l}": learner.ledger.owned_by(l, lesson.task) for l in range(1, learner.network.spec.L - 1)}
+        stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
+        return replace(super().plan(learner, lesson, phase), after_step=ProximalStep(1.0, stiff, held))
+
+
+def test_what_follows_a_step_finds_all_parameters() -> None:
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100}, drop=0)
+    world = world_of(Shrinking, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse, dtype=torch.float64)
+    eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)

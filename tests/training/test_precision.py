@@ -1,0 +1,91 @@
+"""Whether products may be rounded is a setting of the whole process. These flags can be set without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from afaf.errors import ConfigError
+from afaf.training.cuda.kernels import language
+from afaf.training.engines import find_engine
+from afaf.training.precision import FLAGS, PRECISION, at_work
+
+CUDA = torch.device("cuda")
+
+
+def flags() -> list[bool]:
+    return [getattr(where, flag) for where, flag in FLAGS]
+
+
+def test_flags_are_set_for_a_run_and_left_as_they_were() -> None:
+    before = flags()
+    with PRECISION.set("fp32", CUDA):
+        assert flags() == [False, False, False, True]
+        with PRECISION.set("fp32", CUDA):
+            pass
+        assert flags() == [False, False, False, True]
+    assert flags() == before
+    with PRECISION.set("bf16", CUDA):
+        assert flags() == [True, True, False, True]
+    assert flags() == before
+
+
+def test_a_run_of_another_precision_waits_and_one_of_the_same_does_not() -> None:
+    entered, other_entered, leave, found = threading.Event(), threading.Event(), threading.Event(), list[list[bool]]()
+
+    def same() -> None:
+        with PRECISION.set("bf16", CUDA):  # rounds as tf32 does
+            entered.set()
+            leave.wait(10)
+
+    def other() -> None:
+        with PRECISION.set("fp32", CUDA):
+            found.append(flags())
+            other_entered.set()
+
+    threads = [threading.Thread(target=work) for work in (same, other)]
+    before = flags()
+    with PRECISION.set("tf32", CUDA):
+        for thread in threads:
+            thread.start()
+        assert entered.wait(10)
+        assert not other_entered.wait(0.1)
+    assert not other_entered.wait(0.1)  # `same` is still inside
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert found == [[False, False, False, True]]
+    assert flags() == before
+
+
+def test_a_run_computes_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are started on the thread's current device: a run on the second one makes that the current one."""
+    current: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    second = torch.device("cuda:1")
+    with at_work("tf32", second):
+        assert current[-1:] == [second]
+    for other in (CUDA, torch.device("cpu")):
+        with at_work("tf32", other):
+            assert current == []
+
+
+def test_without_triton_no_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "triton", None)
+    assert find_engine("auto", CUDA).name == "compact"
+    with pytest.raises(ConfigError, match="compact"):
+        find_engine("graphed", CUDA)
+    monkeypatch.setattr(language, "triton", object())
+    assert find_engine("auto", CUDA).name == "graphed"
+    assert find_engine("auto", torch.device("cpu")).name == "compact"
