@@ -175,3 +175,19 @@ def test_shares_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="percentage"):
         PackNet(PackNetOptions(share=120.0), five_tasks().method.settings).check(small_spec(), outline)
     PackNet(PackNetOptions(share=24.0), five_tasks().method.settings).check(small_spec(), outline)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masked_rows_of_other_tasks_have_no_influence_on_a_task(masked: bool) -> None:
+    def learned_after(factor: float) -> torch.Tensor:
+        options = PackNetOptions(share=20.0, retrain_epochs=2, loss_over="all", mask_other_rows=masked)
+        world = world_of(PackNet, options, classes=(2, 2))
+
+        def scale_old_rows(learner: Learner, lesson: Lesson) -> None:
+            if lesson.task == 1:
+                learner.network.weight(world.spec.L - 1)[list(lesson.classes)] *= factor
+
+        learner = world.learn(after_task=scale_old_rows)
+        return learner.network.weight(1)[learner.ledger.owned_by(1, 2)]
+
+    assert torch.equal(learned_after(1.0), learned_after(3.0)) == masked

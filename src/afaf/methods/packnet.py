@@ -34,6 +34,7 @@ class PackNetOptions:
     retrain_epochs: int = 20  # after pruning; none where nothing was pruned
     start_at: Literal["zero", "initial"] = "zero"  # free weights of later tasks: where pruning left them (its code), or initial values
     loss_over: LossOver = "task"
+    mask_other_rows: bool = False  # count the output rows of other tasks as 0 while a task is learned, as SpaceNet does
 
 
 class PackNet(Method[PackNetOptions]):
@@ -88,6 +89,7 @@ class PackNet(Method[PackNetOptions]):
             biases=biases,
             norms={layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()} if first else {},
             norm_moves=first,
+            silenced=~rows_of(learner, lesson.classes) if self.options.mask_other_rows else None,
         )
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:

@@ -81,6 +81,7 @@ it cuts more often than it rounds.
 # Experiments that have sections of their own below.
 OF_THE_PAPER = {
     "main",
+    "baselines",
     "candidate-share",
     "choices",
     "class-ambiguity",
