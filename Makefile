@@ -22,16 +22,17 @@ check: $(READY)
 slow: $(READY)
 	$(BIN)/python -m pytest -m "slow"
 
+# Sphinx, MyST and furo: maintained, one source folder for repository and site, broken links and references are errors (-W).
 docs: $(READY)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[docs]"
-	$(BIN)/python docs/write_api.py
-	$(BIN)/python -m mkdocs build --strict
+	rm -rf build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/site-cache -E . build/site
+	@echo "build/site/index.html"
 
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
 clean:

@@ -30,14 +30,20 @@ def run(
     resume: bool = False,
     stop: Stop | None = None,
 ) -> Results:
-    """Learn a stream with a method, one task after the other, and judge it after each.
+    """Learn a stream with a method, task by task, and evaluate on all tasks seen so far after each.
 
-    stream: a name (`afaf streams` lists them) or a `Stream`.
-    method: a name (`afaf methods` lists them) or a `Method` class.
-    out: a folder for configuration, log, checkpoints, results, model and pictures; nothing is written without it.
-    config, settings: a TOML file, and single values such as {"learn.epochs": 5}; both override the stream's preset.
-    resume: go on with this very run if `out` holds it already, instead of refusing; a finished one only tells its results.
-    stop: asked from outside (another thread, a signal), the run finishes its epoch, is saved, and ends in a StoppedError.
+    Args:
+        stream: A name (`afaf streams` lists them) or a `Stream`.
+        method: A name (`afaf methods` lists them) or a `Method` class.
+        seed: Decides every random number of the run.
+        device: "auto", "cpu", "cuda" or "mps".
+        out: Folder for configuration, log, checkpoints, results, model and pictures. None: nothing is written.
+        config: A TOML file of settings, which override the stream's preset.
+        settings: Single settings such as {"learn.epochs": 5}, which override both.
+        data: Folder of the published datasets.
+        listener: Is told of each epoch and task.
+        resume: Continue the run in `out` if there is one, instead of refusing. A finished run returns its results.
+        stop: When requested from another thread or a signal, the run finishes its epoch, saves, and raises StoppedError.
     """
     given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
     given |= {"listener": listener, "stop": stop}
@@ -59,12 +65,17 @@ def resume(
     listener: Listener | None = None,
     stop: Stop | None = None,
 ) -> Results:
-    """Go on with an interrupted run from its newest good checkpoint, to the same bits that it would have ended with.
+    """Continue an interrupted run from its newest valid checkpoint. It ends with the same bits as without the interruption.
 
-    run: the run's folder, from which everything is read; a finished run only tells its results.
-    device, data: where to go on instead; on another device the last bits may differ.
-    settings: only run.checkpoint and run.chunk, on which no result depends.
-    stream, method: needed again for a `Stream` or a `Method` class that has no name to find it by.
+    Args:
+        run: The run folder. A finished run returns its results.
+        device: Continue on another device; the last bits may then differ.
+        data: Another folder of the published datasets.
+        settings: Only run.checkpoint and run.chunk, which do not affect results.
+        stream: Needed again if the run was started with a `Stream` object.
+        method: Needed again if the run was started with a `Method` class that is not registered.
+        listener: Is told of each epoch and task.
+        stop: As in `run`.
     """
     results = resuming.resume(run, device=device, data=data, settings=settings, stream=stream, method=method, listener=listener, stop=stop)
     return _drawn(results)

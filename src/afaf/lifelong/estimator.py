@@ -35,29 +35,35 @@ DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSetti
 
 
 class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns classes in instalments, in one network of fixed size, without keeping images.
+    """A classifier that learns new classes call by call, in one network of fixed size, and keeps no images.
 
-    Images are (n, h, w), (n, h, w, c) or vectors (n, features), of bytes or floats; labels are numbers or texts. Each call of `partial_fit`
-    with unseen classes is a new task. What a task has learned is fixed: a class that was learned already is refused. How a model learns is
-    decided by its first call: after it only learned_classes, device and verbose may change, any other change is refused by `partial_fit`.
+    Images are (n, h, w), (n, h, w, c) or vectors (n, features), of bytes or floats; labels are numbers or strings. Each call of
+    `partial_fit` with new classes is one task. A learned class is fixed and cannot be trained further. The first call decides how the
+    model learns: after it, only `learned_classes`, `device` and `verbose` may change.
 
-    max_tasks: how many tasks (calls) the network is shared out to; None: max_classes over the classes of the first call, or else 10.
-    max_classes: the most classes; None: as many as come.
-    network: "mlp", "small-cnn" or "alexnet"; None: the one that suits the images.
-    epochs, batch_size, lr: how a task is learned; None: from the number of its images.
-    augment: "crop-flip" learns from randomly cropped and flipped images; right for photographs, wrong for letters.
-    negatives: "auto", "always" or "never": learn also from images of no class, made from the task's own; see docs/when.md.
-    balance: let images of rare classes count more.
-    learned_classes: what becomes of samples of classes learned before: "refuse" (a ValueError), or "skip" (left out, with a warning).
-    validation_fraction: of each class held out to judge the task (`task_scores_`) and to calibrate probabilities.
-    image_shape: (h, w) or (h, w, c) if vectors are to be seen as images, for example behind a scaler.
-    settings: any other setting of `afaf run`, such as {"sparse.drop": 10}.
-    random_state: an int gives the same model every time, and the same as `afaf learn --seed`.
-    device: "auto", "cpu", "cuda" or "mps".
-    verbose: 1 tells of tasks, 2 of epochs too.
+    Args:
+        max_tasks: How many tasks (calls) share the network. None: `max_classes` divided by the classes of the first call, or else 10.
+        max_classes: The largest number of classes. None: no limit.
+        network: "mlp", "small-cnn" or "alexnet". None: chosen from the image size.
+        epochs: Epochs of a task. None: chosen from the number of images. The same holds for `batch_size` and `lr`.
+        batch_size: Images in a step.
+        lr: Learning rate.
+        augment: "crop-flip" trains on randomly cropped and flipped images: right for photographs, wrong for letters.
+        negatives: "auto", "always" or "never": also train on images of no class, made from the task's own images (see docs/when.md).
+        balance: Give images of rare classes more weight.
+        learned_classes: For samples of classes learned before: "refuse" raises a ValueError, "skip" leaves them out with a warning.
+        validation_fraction: Share of each class held out to score the task (`task_scores_`) and to calibrate probabilities.
+        image_shape: (h, w) or (h, w, c), to treat vectors as images, for example after a scaler.
+        settings: Any other setting of `afaf run`, such as {"sparse.drop": 10}.
+        random_state: An int gives the same model every time, and the same as `afaf learn --seed`.
+        device: "auto", "cpu", "cuda" or "mps".
+        verbose: 1 reports tasks, 2 also epochs.
 
-    What it has learned is in `classes_` (sorted), `n_features_in_`, `tasks_` (the classes of each task) and `task_scores_` (the accuracy on
-    each task's held-out part, when it was learned).
+    Attributes:
+        classes_: The learned classes, sorted.
+        tasks_: The classes of each task.
+        task_scores_: The accuracy on each task's held-out part, measured when the task was learned.
+        n_features_in_: The number of values in one image.
     """
 
     def __init__(
@@ -98,14 +104,14 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Forget everything, and learn these classes as the first task."""
+        """Forget everything and learn these classes as the first task."""
         with self._as_it_was_if_it_fails():
             images, labels = self._checked(X, y, reset=True)
             self._learn(None, images, labels)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Learn these classes as one more task. `classes` may name them, or all that will come; only those in `y` are learned."""
+        """Learn these classes as one more task. `classes` may list them, or all future classes; only those in `y` are learned."""
         before: Lifelong | None = getattr(self, "_lifelong", None)
         with self._as_it_was_if_it_fails():
             return self._partial_fit(before, X, y, classes)
@@ -123,19 +129,19 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class of each image, among all that were learned."""
+        """Return the most likely class of each image, among all learned classes."""
         scores = self.decision_function(X)
         answer: NDArray[Any] = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)
         found: NDArray[Any] = self.classes_[answer]
         return found
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """(n, classes), in the order of `classes_`; calibrated on the held-out part of each task."""
+        """Return probabilities (n, classes) in the order of `classes_`, calibrated on the held-out part of each task."""
         lifelong, images = self._ready(X)
         return lifelong.probabilities(images)[:, self._order]
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes) in the order of `classes_`; of two classes the second's lead, (n,), as scikit-learn has it."""
+        """Return logits (n, classes) in the order of `classes_`; with two classes their difference (n,), as in scikit-learn."""
         lifelong, images = self._ready(X)
         logits = lifelong.logits(images)[:, self._order].astype(np.float64)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
@@ -143,7 +149,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # Files.
 
     def save(self, path: str | Path) -> None:
-        """Write the model file: what `load`, `afaf learn`, `afaf predict` and `afaf export` read."""
+        """Write the model file that `load`, `afaf learn`, `afaf predict` and `afaf export` read."""
         check_is_fitted(self)
         self._lifelong.save(path)
 

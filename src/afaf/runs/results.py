@@ -21,7 +21,11 @@ CLOSE = 1e-6  # of a percentage: a mean is not the same to the last bit everywhe
 
 @dataclass
 class Results:
-    """`R[j][i]`: class-IL accuracy on task i+1 after task j+1, for the tasks seen by then; `R_task_il`: the same with the task known."""
+    """The results of one run. Accuracies are percentages; a metric that cannot be computed is None.
+
+    `R[j][i]` is the class-IL accuracy on task i+1 after task j+1, for the tasks seen by then; `R_task_il` is the same with the task known.
+    `confusion` counts true class by predicted class after the last task, in the order of `class_names`.
+    """
 
     stream: str
     method: str
@@ -44,66 +48,76 @@ class Results:
 
     @property
     def acc(self) -> float | None:
+        """ACC: the mean class-IL accuracy over all tasks after the last one."""
         return metrics.average_accuracy(self.R)
 
     @property
     def bwt(self) -> float | None:
+        """BWT: the mean change of a task's accuracy since it was learned; negative means forgetting."""
         return metrics.backward_transfer(self.R)
 
     @property
     def la(self) -> float | None:
+        """LA: the mean accuracy of each task right after it was learned."""
         return metrics.learning_accuracy(self.R)
 
     @property
     def acc_task_il(self) -> float | None:
+        """ACC with the task of each image known."""
         return metrics.average_accuracy(self.R_task_il)
 
     @property
     def acc_task_il_unmasked(self) -> float | None:
-        """Task-IL accuracy with the logits of class-IL: with all connections, where `acc_task_il` is with the task's own mask."""
+        """ACC with the task known, from the logits of class-IL: all connections, while `acc_task_il` uses the task's mask."""
         return metrics.average_accuracy(self.R_task_il_unmasked or self.R_task_il)
 
     @property
     def bwt_task_il(self) -> float | None:
+        """BWT with the task of each image known."""
         return metrics.backward_transfer(self.R_task_il)
 
     @property
     def forgetting(self) -> float | None:
+        """The mean drop of a task's accuracy from its best value."""
         return metrics.forgetting(self.R)
 
     @property
     def forward_transfer(self) -> float | None:
+        """The mean task-IL accuracy on a task just before it is learned, minus chance."""
         return metrics.forward_transfer(self.before, [100 / len(names) for names in self.class_names])
 
     @property
     def average_incremental_accuracy(self) -> float | None:
+        """The mean over time of the mean accuracy on the tasks seen so far."""
         return metrics.average_incremental_accuracy(self.R)
 
     @property
     def task_id_accuracy(self) -> float | None:
+        """How often the predicted class belongs to the right task, after the last task."""
         return self.task_id[-1]
 
     METRICS = records.METRICS
 
     def metrics(self) -> dict[str, float | None]:
+        """Return every metric by name."""
         return {name: getattr(self, name) for name in self.METRICS}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, metrics among it, as JSON can hold it."""
+        """Return everything, metrics included, in a form that JSON can store."""
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
         head = {name: stored.pop(name) for name in ("stream", "method", "seed")}
         return {**head, **self.metrics(), **stored}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Results:
-        """Results as `to_dict` gave them; what no run can have found is a `RunError` that names the field."""
+        """Read the output of `to_dict`; raises `RunError`, naming the field, if no run can have written it."""
         wrong = what_is_wrong(data)
         if wrong:
             raise RunError(f"these are no results of a run: {wrong}")
         return cls(**_without_metrics(data))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row for each task learned and task judged (needs pandas)."""
+        """Return a table with one row for each task learned and task evaluated (needs pandas)."""
         import pandas
 
         rows = [
@@ -205,11 +219,14 @@ class Summary:
 
     @property
     def mean(self) -> dict[str, float | None]:
+        """The mean of each metric over the runs that have it."""
         return self._over_seeds(statistics.fmean, 1)
 
     @property
     def std(self) -> dict[str, float | None]:
+        """The standard deviation of each metric; None for fewer than two runs."""
         return self._over_seeds(statistics.stdev, 2)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the runs, means and standard deviations in a form that JSON can store."""
         return {"runs": [run.to_dict() for run in self.runs], "mean": self.mean, "std": self.std}

@@ -116,7 +116,7 @@ def tune(
 ) -> Tuned:
     """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
 
-    `settings` of what is found belong together: a run with them, beside the settings given here, is the one that was tuned.
+    Use all `settings` of the result together, with the settings given here: they are the run that was tuned.
     """
     kind, tables = check_typed(stream, method, config, settings)
     check_seed(seed)
