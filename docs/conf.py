@@ -28,8 +28,9 @@ myst_heading_anchors = 3
 suppress_warnings = [
     "myst.header",
     "toc.not_included",
-]  # generated pages may skip a level of headings; details of paper/ are not in the menu
+]  # skipped levels of headings; pages that are only linked to
 
+smartquotes = False
 default_role = "code"  # docstrings put code between single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
