@@ -8,6 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NEAR = 0.6  # similarity from which a name may have been meant
+LONGEST_NAME = 80  # characters of an unknown name that are shown and compared
+
 
 class AfafError(Exception):
     """Something the user can mend; the message says how."""
@@ -67,6 +70,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest one that does."""
     valid = sorted(valid)
     by_last_word = {one.rpartition(".")[2]: one for one in valid}  # the section is the same, and no likeness
-    near = difflib.get_close_matches(name.rpartition(".")[2], by_last_word, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name.rpartition(".")[2][:LONGEST_NAME], by_last_word, n=1, cutoff=NEAR)
     hint = f"did you mean '{by_last_word[near[0]]}'?" if near else "valid ones: " + ", ".join(valid)
-    return f"unknown {kind} '{name}': {hint}"
+    shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+    return f"unknown {kind} '{shown}': {hint}"

@@ -166,7 +166,7 @@ def test_a_fit_that_fails_leaves_what_was_learned() -> None:
     ],
 )
 def test_a_parameter_that_makes_no_sense_is_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name.replace('_fraction', ' fraction')} must .*not {value!r}"):
+    with pytest.raises(ValueError, match=f"{name.removesuffix('_fraction')}.*{value}"):
         learned([0, 1], **{"epochs": 1, name: value})
 
 

@@ -256,7 +256,7 @@ def test_figures_compare_the_seeds_that_all_have() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[[explanation", "cannot read"),
+        ("[[explanation", "TOML"),
         ("explanation = 3\n", r"written as \[\["),
         ('[[explanation]]\nstream = "mix"\n', "needs a text"),
         ('[[explanation]]\ntext = " "\n', "needs a text"),

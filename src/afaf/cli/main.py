@@ -23,6 +23,7 @@ from afaf.version import __version__
 
 FIRST = "To see it work"
 RUNS = "Streams, methods and the paper"
+SEEDS: Any = {"min": 1, "max": 10_000}
 
 app = typer.Typer(
     help="Continual learning with sparse sub-networks in one fixed-size network (AFAF, ECML PKDD 2022).",
@@ -64,7 +65,7 @@ def run(
     stream: RunStream = None,
     method: RunMethod = None,
     seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).", min=0)] = None,
-    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; what is there is not repeated.", min=1)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; those done are not repeated.", **SEEDS)] = None,
     device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
@@ -251,7 +252,7 @@ def tune(
 @for_people
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments by name, or `all`; without a name they are listed.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", min=1)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", **SEEDS)] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
     missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
     limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,

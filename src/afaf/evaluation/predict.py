@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from afaf.bounds import Count
 from afaf.training.task_data import Feed
 
 
@@ -23,7 +24,7 @@ class EvaluateSettings:
 
     class_il_over: Literal["seen", "all"] = "seen"  # all: classes not seen yet compete too
     task_il: Literal["mask", "multiply"] = "mask"  # multiply: other tasks' logits become 0, not -inf, so negative logits lose
-    batch_size: int = 512
+    batch_size: Count = 512
 
 
 @dataclass(frozen=True)

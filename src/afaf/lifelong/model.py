@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil, isfinite
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from afaf.bounds import Count, Portion, Positive, Within
 from afaf.errors import CapacityError, ConfigError, DataError, FileError
 from afaf.methods import find_method
 from afaf.methods.base import Lesson, Method
@@ -27,7 +28,7 @@ from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import NETWORKS
 from afaf.randomness import check_seed, generator
-from afaf.runs.config import Config, Table, build_config
+from afaf.runs.config import Config, Table, build, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.guessing import hardly_learned
 from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
@@ -48,6 +49,7 @@ from afaf.training.task_data import Feed
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
 METHOD = "afaf"
+MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
 MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
 HEAVIEST = 10.0  # a rare class's images count at most so many times
 ENOUGH = 10  # held-out images from which a temperature is fitted
@@ -61,17 +63,17 @@ LEARN_MORE = (
 class LifelongSettings:
     """What is decided when a model is made."""
 
-    max_tasks: int | None = None  # None: from max_classes, or 10
-    max_classes: int | None = None  # None: output rows are added as classes arrive
+    max_tasks: Annotated[int, Within(1, MOST_TASKS)] | None = None  # None: from max_classes, or 10
+    max_classes: Annotated[int, Within(1, 1 << 20)] | None = None  # None: output rows are added as classes arrive
     network: str | None = None  # None: the one that suits the images
-    epochs: int | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
-    batch_size: int | None = None
-    lr: float | None = None
+    epochs: Count | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
+    batch_size: Count | None = None
+    lr: Positive | None = None
     augment: Augment = "none"
-    settings: Mapping[str, Any] | Sequence[str] | None = None  # anything else, section.key=value
+    settings: Any = None  # a mapping or a list: anything else, section.key=value
     balance: bool = True  # images of rare classes count more
     negatives: Negatives = "auto"  # none-of-mine images made from a task's own: auto is always, unless the model is for a single task
-    validation: float = 0.1  # of each class, held out for the accuracy shown and the temperature
+    validation: Portion = 0.1  # of each class, held out for the accuracy shown and the temperature
     seed: int = 0
 
 
@@ -557,29 +559,15 @@ def _spelled_out(outline: Outline, settings: LifelongSettings, config: Config) -
 
 def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
     """How many tasks a model is made for."""
-    for name in ("max_tasks", "max_classes"):
-        value = getattr(settings, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-            raise ConfigError(f"{name} must be a whole number of at least 1, or None, not {value!r}")
     check_seed(settings.seed)
-    for name in ("epochs", "batch_size", "lr"):  # 0 is no way to say None
-        value = getattr(settings, name)
-        if value is not None and (not _is_number(value) or not value > 0):
-            raise ConfigError(f"{name} must be a number greater than 0, or None, not {value!r}")
-    for name, choices in (("augment", get_args(Augment)), ("negatives", get_args(Negatives))):
-        if getattr(settings, name) not in choices:
-            raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(settings, name)!r}")
-    if not _is_number(settings.validation) or not 0 <= settings.validation < 1:
-        raise ConfigError(f"the validation fraction must lie in 0..1, 1 excluded, not {settings.validation!r}")
+    hints = get_type_hints(LifelongSettings, include_extras=True)
+    for name in hints.keys() - {"settings", "seed"}:
+        build(hints[name], getattr(settings, name), name)
     if settings.max_classes is not None and settings.max_classes < n_classes:
         raise ConfigError(f"max_classes = {settings.max_classes}, but the first task alone brings {n_classes}: raise it")
     if settings.max_tasks is not None:
         return int(settings.max_tasks)
     return MAX_TASKS if settings.max_classes is None else ceil(settings.max_classes / n_classes)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:

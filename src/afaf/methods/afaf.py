@@ -7,11 +7,13 @@ to the class (its candidates) and free ones (Algorithm 1). That is the only diff
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
+from afaf.bounds import Percent, Within
 from afaf.errors import ConfigError
-from afaf.methods.base import Actions, Lesson, check_percent
+from afaf.methods.base import Actions, Lesson
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ledger import Neurons
 from afaf.network.spec import NetworkSpec
@@ -24,10 +26,10 @@ from afaf.training.learner import Learner
 
 @dataclass(frozen=True)
 class AFAFOptions(SpaceNetOptions):
-    first_reuse: int = 3  # the first task that reuses
+    first_reuse: Annotated[int, Within(2)] = 3  # the first task that reuses
     l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, and L-1 as an ablation
     candidates: Rule = "most"  # most: highest mean activation; random and lowest are ablations
-    candidate_share: float = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
+    candidate_share: Percent = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
     candidates_in_last_hidden: bool = False  # ablation: candidates among the sources of the output weights
 
 
@@ -49,9 +51,6 @@ class AFAF(SpaceNet[AFAFOptions]):
                 f"method.l_reuse = {options.l_reuse} is outside 2..{spec.L - 1}: network '{spec.name}' has L = {spec.L} layers "
                 f"(2..{spec.L - 2} as the paper allows, {spec.L - 1} as its ablation)"
             )
-        if options.first_reuse < 2:
-            raise ConfigError(f"method.first_reuse = {options.first_reuse}: the first task has nothing to reuse, so at least 2")
-        check_percent("method.candidate_share", options.candidate_share)
         super().check(spec, outline)
 
     def late_options(self) -> tuple[int, frozenset[str]]:

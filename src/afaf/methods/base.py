@@ -164,8 +164,3 @@ def rows_of(learner: Learner, classes: tuple[int, ...]) -> Tensor:
     rows = torch.zeros(learner.network.spec.n_classes, dtype=torch.bool, device=learner.network.device)
     rows[list(classes)] = True
     return rows
-
-
-def check_percent(name: str, value: float) -> None:
-    if not 0 <= value <= 100:
-        raise ConfigError(f"{name} = {value} is not a percentage: it must lie in 0..100")

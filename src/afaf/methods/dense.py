@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 
+from afaf.bounds import Positive
 from afaf.methods.base import Footprint, Lesson, Method, rows_of, samples_of
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -19,7 +20,7 @@ from afaf.training.plan import LearningPlan
 class DenseOptions:
     loss_over: LossOver = "seen"  # task: old output rows stay untouched; seen: all classes so far; all: reserved rows too
     norm_moves: bool = True
-    clip: float | None = None  # largest norm of the whole gradient
+    clip: Positive | None = None  # largest norm of the whole gradient
 
 
 D = TypeVar("D", bound=DenseOptions)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from afaf.bounds import NotNegative
 from afaf.methods.base import Actions, Lesson
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.randomness import key
@@ -25,7 +26,7 @@ from afaf.training.parameter_importance import Labels, Measure, log_likelihood
 
 @dataclass(frozen=True)
 class EWCOptions(PenaltyOptions):
-    strengths: dict[str, float] = field(default_factory=lambda: {"paper": 5000.0})
+    strengths: dict[str, NotNegative] = field(default_factory=lambda: {"paper": 5000.0})
     labels: Labels = "model"  # y: the model's own answer, the true label, or a label drawn from the model's probabilities
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from afaf.bounds import Percent
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, Lesson, check_percent
+from afaf.methods.base import Actions, Lesson
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -27,7 +28,7 @@ PARTS = 1_000_000  # densities are chosen in parts per million
 
 @dataclass(frozen=True)
 class IsolatedOptions(SpaceNetOptions):
-    share: float = 20.0  # of each hidden layer's neurons that belong to a task, in percent
+    share: Percent = 20.0  # of each hidden layer's neurons that belong to a task, in percent
 
 
 class Isolated(SpaceNet[IsolatedOptions]):
@@ -37,7 +38,6 @@ class Isolated(SpaceNet[IsolatedOptions]):
     actions = Actions("sparse, between neurons of the task's own", "the task's own weights", "old weights and all of their neurons", "no")
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
-        check_percent("method.share", self.options.share)
         if self.options.share * len(outline) > 100:
             raise CapacityError(
                 f"method.share = {self.options.share}: {len(outline)} tasks need {self.options.share * len(outline):g} percent of each "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from afaf.errors import ConfigError
+from afaf.bounds import Positive
 from afaf.methods.base import Actions, Footprint, Lesson, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
@@ -22,7 +22,7 @@ from afaf.training.plan import LearningPlan
 
 @dataclass(frozen=True)
 class LwFOptions(StrengthOptions):
-    temperature: float = 2.0
+    temperature: Positive = 2.0
 
 
 class LwF(StrengthMethod[LwFOptions]):
@@ -37,11 +37,6 @@ class LwF(StrengthMethod[LwFOptions]):
     def late_options(self) -> tuple[int, frozenset[str]]:
         task, late = super().late_options()
         return task, late | {"temperature"}
-
-    def check(self, spec: NetworkSpec, outline: Outline) -> None:
-        super().check(spec, outline)
-        if not self.options.temperature > 0:
-            raise ConfigError(f"method.temperature must be greater than 0, not {self.options.temperature}")
 
     def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
         plan = super().plan(learner, lesson, phase)

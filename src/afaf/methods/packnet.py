@@ -14,8 +14,9 @@ from typing import Literal
 
 import torch
 
-from afaf.errors import CapacityError, ConfigError
-from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, check_percent, ledger_bytes, rows_of, samples_of
+from afaf.bounds import CountOrZero, Percent
+from afaf.errors import CapacityError
+from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, ledger_bytes, rows_of, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -30,8 +31,8 @@ TRAIN, RETRAIN = 0, 1  # the phases
 
 @dataclass(frozen=True)
 class PackNetOptions:
-    share: float = 20.0  # of each layer's weights that a task keeps, in percent; the task that completes the layer keeps what is left
-    retrain_epochs: int = 20  # after pruning; none where nothing was pruned
+    share: Percent = 20.0  # of each layer's weights that a task keeps, in percent; the task that completes the layer keeps what is left
+    retrain_epochs: CountOrZero = 20  # after pruning; none where nothing was pruned
     start_at: Literal["zero", "initial"] = "zero"  # free weights of later tasks: where pruning left them (its code), or initial values
     loss_over: LossOver = "task"
     mask_other_rows: bool = False  # count the output rows of other tasks as 0 while a task is learned, as SpaceNet does
@@ -49,9 +50,6 @@ class PackNet(Method[PackNetOptions]):
         return "weight"
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
-        check_percent("method.share", self.options.share)
-        if self.options.retrain_epochs < 0:
-            raise ConfigError(f"method.retrain_epochs must be 0 or greater, not {self.options.retrain_epochs}")
         if self.options.share == 0 or self._completes(len(outline) - 1):
             raise CapacityError(
                 f"method.share = {self.options.share} leaves nothing for task {len(outline)}: "

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from afaf.bounds import Count, Positive, Within
 from afaf.errors import ConfigError
 from afaf.heads.closed_form import add_to_sums, solve, sums_bytes
 from afaf.heads.patches import feature_count, patch_features, whitened_filters
@@ -34,9 +35,9 @@ from afaf.training.plan import LearningPlan
 class RidgeOptions(DenseOptions):
     loss_over: LossOver = "task"
     features: Literal["trunk", "patches"] = "trunk"
-    strength: float | None = None  # lambda in units of the features' mean variance; none: by generalised cross-validation
-    filters: int = 256  # of `patches`; each gives 8 features
-    patch: int = 6  # side of a patch, in pixels
+    strength: Positive | None = None  # lambda in units of the features' mean variance; none: by generalised cross-validation
+    filters: Annotated[int, Within(1, 1 << 16)] = 256  # of `patches`; each gives 8 features
+    patch: Count = 6  # side of a patch, in pixels
 
 
 class Ridge(DenseMethod[RidgeOptions]):
@@ -52,12 +53,10 @@ class Ridge(DenseMethod[RidgeOptions]):
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options, shape = self.options, spec.input_shape
-        if options.strength is not None and not options.strength > 0:
-            raise ConfigError(f"method.strength must be greater than 0, or none, not {options.strength}")
-        if options.features == "patches" and (len(shape) == 1 or not 1 <= options.patch <= min(shape[1:]) or options.filters < 1):
+        if options.features == "patches" and (len(shape) == 1 or options.patch > min(shape[1:])):
             raise ConfigError(
-                f"method.features=patches needs images of at least method.patch = {options.patch} pixels a side and at least one of "
-                f"method.filters = {options.filters}; this stream brings inputs of shape {shape}: set them, or method.features=trunk"
+                f"method.features=patches needs images of at least method.patch = {options.patch} pixels a side; "
+                f"this stream brings inputs of shape {shape}: set method.patch, or method.features=trunk"
             )
 
     def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:

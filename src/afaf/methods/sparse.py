@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from afaf.errors import ConfigError
-from afaf.methods.base import Footprint, Method, check_percent, ledger_bytes, samples_of
+from afaf.methods.base import Footprint, Method, ledger_bytes, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -33,7 +33,6 @@ class SparseMethod(Method[S]):
         sparse = self.settings.sparse
         for section in ("alloc", "density", "fixed"):
             check_percentage(getattr(sparse, section), f"sparse.{section}", spec)
-        check_percent("sparse.drop", sparse.drop)
         if self.options.orthogonal_output and sparse.fixed.get("output", 100) != 100:
             raise ConfigError(
                 "sparse.fixed.output must be 100 while method.orthogonal_output is on, since all of a task's neurons in the last "

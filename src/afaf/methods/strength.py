@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from afaf.bounds import NotNegative, Positive
 from afaf.errors import ConfigError
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.spec import NetworkSpec
@@ -21,9 +22,9 @@ ADVICE = "lower learn.lr or method.strength"
 @dataclass(frozen=True)
 class StrengthOptions(DenseOptions):
     loss_over: LossOver = "task"
-    clip: float | None = 10000.0
-    strength: float | Literal["paper", "tuned"] = "paper"  # lambda: a number, or one of `strengths` by its name
-    strengths: dict[str, float] = field(default_factory=lambda: {"paper": 1.0})  # the paper's, and those `afaf tune` found
+    clip: Positive | None = 10000.0
+    strength: NotNegative | Literal["paper", "tuned"] = "paper"  # lambda: a number, or one of `strengths` by its name
+    strengths: dict[str, NotNegative] = field(default_factory=lambda: {"paper": 1.0})  # the paper's, and those `afaf tune` found
 
 
 W = TypeVar("W", bound=StrengthOptions)
@@ -61,5 +62,4 @@ class StrengthMethod(DenseMethod[W]):
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         super().check(spec, outline)
-        if not 0 <= self.strength < float("inf"):
-            raise ConfigError(f"method.strength must be 0 or greater and finite, not {self.strength}")
+        _ = self.strength  # a name that stands for no number is refused here

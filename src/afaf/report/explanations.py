@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from afaf.errors import ConfigError, unknown
 from afaf.methods import method_names
 from afaf.report.measured import METRICS, Shape
 from afaf.report.paper import paper
+from afaf.runs.config import read_toml
 
 KEYS = {"stream", "method", "metric", "settings", "shown_by", "text"}
 
@@ -48,10 +48,7 @@ class Explanations:
         path = folder / "explanations.toml"
         if not path.exists():
             return cls()
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {path}: {error}") from None
+        table = read_toml(path)
         entries = table.get("explanation", [])
         if not isinstance(entries, list) or set(table) - {"explanation"}:
             raise ConfigError(f"{path}: explanations are written as [[explanation]], and nothing else stands there")

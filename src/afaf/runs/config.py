@@ -11,13 +11,14 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from afaf.bounds import Count, CountOrZero, NotNegative, OutOfBoundsError, Portion, Within, check_bounds, shown
 from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.network.zoo import DropoutAt, Norm
@@ -27,16 +28,19 @@ from afaf.training.settings import LearnSettings, Settings, SparseSettings
 
 Table = dict[str, Any]
 _PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told from any other
+LARGEST_TEXT = 1 << 16  # characters of a file of settings
+LONGEST_LINE = 1 << 12  # characters: reading a dotted key takes time that grows with the square of its length
+DEEPEST = 8  # parts of a setting's name
 
 
 @dataclass(frozen=True)
 class StreamSettings:
     """How a stream of one's own data is cut into tasks. The built-in streams need none of it; `fit` is for Mix alone."""
 
-    classes_per_task: int = 2
+    classes_per_task: Count = 2
     order: str = ""  # a file that lists the classes in order of arrival, one task a line
-    size: int = 32  # images are brought to size x size pixels
-    test_fraction: float = 0.2
+    size: Annotated[int, Within(0, 4096)] = 32  # images are brought to size x size pixels
+    test_fraction: Annotated[float, Within(0, 1, above=True, below=True)] = 0.2
     unreadable: Literal["error", "skip"] = "error"
     fit: Literal["pad", "resize"] = "pad"  # MNIST and Fashion-MNIST to 32x32: zeros around (released code), or resized (as printed)
 
@@ -45,20 +49,20 @@ class StreamSettings:
 class NetworkSettings:
     name: str = "alexnet"  # or small-cnn, mlp; a stream without a preset gets the one that suits its images
     norm: Norm = "none"  # batch: batch norm after the pools, and no dropout
-    dropout: float = 0.2
+    dropout: Portion = 0.2
     dropout_at: DropoutAt = "code"  # code: three places, as released; paper: two places, as printed
     outputs: Literal["reserved", "grown"] = "reserved"  # output rows for the whole stream, or added task by task
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    validation: float = 0.0  # fraction of each task's training images set aside; seeded, stratified
+    validation: Portion = 0.0  # fraction of each task's training images set aside; seeded, stratified
     evaluate_on: Literal["test", "validation"] = "test"
     engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
     precision: Precision = "tf32"  # of products on a GPU, with weights in fp32: fp32, tf32 or bf16
-    images: int = 0  # of each class, at most, in each part: for trying things out; 0: all
-    checkpoint: float | None = 30.0  # seconds between checkpoints, at ends of epochs; 0: after each epoch; none: at ends of tasks only
-    chunk: int | None = None  # MiB of an epoch computed ahead of its steps; less needs less memory on the device; none: the engine's own
+    images: CountOrZero = 0  # of each class, at most, in each part: for trying things out; 0: all
+    checkpoint: NotNegative | None = 30.0  # seconds between checkpoints at ends of epochs; 0: every epoch; none: at ends of tasks
+    chunk: Annotated[int, Within(1, 1 << 20)] | None = None  # MiB of an epoch computed ahead; fewer save memory; none: the engine's
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def build_config(options: type[Any], *tables: Mapping[str, Any]) -> Config:
 
 
 def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
-    """Every key exists and its value has the right type: what can be said of settings before their stream is known."""
+    """Every key exists, its value has the right type and lies within its bounds: all that can be checked before the stream is known."""
     merged: Table = {}
     for table in tables:
         merged = merge(merged, table)
@@ -102,27 +106,7 @@ def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
 
 
 def check_values(config: Config) -> None:
-    """Values that no network and no stream could make sense of."""
-    positive = {
-        "learn.epochs": config.learn.epochs,
-        "learn.batch_size": config.learn.batch_size,
-        "learn.lr": config.learn.lr,
-        "evaluate.batch_size": config.evaluate.batch_size,
-    }
-    for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"{name} must be greater than 0 and finite, not {value}")
-    for name, value in {"network.dropout": config.network.dropout, "run.validation": config.run.validation}.items():
-        if not 0 <= value < 1:
-            raise ConfigError(f"{name} must lie in 0..1, 1 excluded, not {value}")
-    if config.learn.patience < 0:
-        raise ConfigError(f"learn.patience must be 0 (a constant rate) or greater, not {config.learn.patience}")
-    if config.run.images < 0:
-        raise ConfigError(f"run.images must be 0 (all) or greater, not {config.run.images}")
-    if config.run.checkpoint is not None and not 0 <= config.run.checkpoint < float("inf"):
-        raise ConfigError(f"run.checkpoint must be 0 or greater and finite, or none, not {config.run.checkpoint}")
-    if config.run.chunk is not None and config.run.chunk < 1:
-        raise ConfigError(f"run.chunk must be at least 1 (MiB), or none, not {config.run.chunk}")
+    """Refuse values that contradict each other."""
     if config.run.evaluate_on == "validation" and config.run.validation == 0:
         raise ConfigError("run.evaluate_on=validation needs a validation part: set run.validation, for example to 0.1")
 
@@ -141,32 +125,79 @@ def parse_set(assignments: Sequence[str]) -> Table:
     table: Table = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        if not equals or "." not in name:
-            raise ConfigError(f"--set {assignment}: write section.key=value, for example learn.epochs=10")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        for part in reversed(name.strip().split(".")):
-            value = {part: value}
-        table = merge(table, value)
+        parts = name.strip().split(".")
+        if not equals or len(parts) < 2:
+            raise ConfigError(f"--set {shown(assignment)}: write section.key=value, for example learn.epochs=10")
+        if len(parts) > DEEPEST:
+            raise ConfigError(f"--set {shown(assignment)}: no setting has a name of {len(parts)} parts")
+        table = merge(table, nested(parts, _parse_value(name, text)))
     return table
 
 
-def read_config_file(path: Path) -> list[Table]:
-    """A configuration from a TOML file, or from the config.json of a run, which is all there was: of the preset nothing remains."""
+def _parse_value(name: str, text: str) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'TOML'}: {error}") from None
+        parsed = parse_toml(f"value = {text}", f"--set {shown(name)}")
+    except tomllib.TOMLDecodeError:
+        return text
+    if len(parsed) > 1:
+        raise ConfigError(f"--set {name} has several lines: give each setting a --set of its own")
+    return parsed["value"]
+
+
+def nested(parts: Sequence[str], value: Any) -> Table:
+    """{"a": {"b": value}} for the parts a, b."""
+    for part in reversed(parts):
+        value = {part: value}
+    return typing.cast(Table, value)
+
+
+def parse_toml(text: str, where: str) -> Table:
+    """TOML as a table. Raises TOMLDecodeError for what is not TOML, ConfigError for what is too large, too deep or too long a number."""
+    if len(text) > LARGEST_TEXT or max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
+        raise ConfigError(f"{where} is too long: settings have at most {LARGEST_TEXT:,} characters, and {LONGEST_LINE:,} in a line")
+    with _within_limits(where):
+        return tomllib.loads(text)
+
+
+@contextlib.contextmanager
+def _within_limits(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as error:  # Python reads no int of more than 4,300 digits
+        raise ConfigError(f"{where} holds a number that is too long: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply") from None
+
+
+def read_config_file(path: Path) -> list[Table]:
+    """A configuration from a TOML file, or from the config.json of a run, which replaces the preset."""
+    if path.suffix != ".json":
+        return [read_toml(path)]
+    try:
+        with _within_limits(str(path)):
+            table = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no table of settings")
-    if path.suffix == ".json" and isinstance(table.get("config"), dict):
-        return instead_of_preset(table["config"])
-    return [table]
+    return instead_of_preset(table["config"]) if isinstance(table.get("config"), dict) else [table]
+
+
+def read_toml(path: Path) -> Table:
+    """A TOML file as a table; a ConfigError names the file."""
+    try:
+        return parse_toml(_read_text(path), str(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
 
 
 def instead_of_preset(stored: Table) -> list[Table]:
@@ -175,29 +206,25 @@ def instead_of_preset(stored: Table) -> list[Table]:
 
 
 def build(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type asked for, or an error that names the place."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} must be a table of settings, not {value!r}")
-        hints = typing.get_type_hints(kind)
-        names = [f.name for f in dataclasses.fields(kind)]
-        for name in value:
-            if name not in names:
-                raise ConfigError(unknown("key", f"{where}.{name}", [f"{where}.{n}" for n in names]))
-        return kind(**{name: build(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
+    """`value` as the type asked for and within its bounds, or an error that names the place."""
     origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _section(kind, value, where)
+    if origin is Annotated:
+        kind, *bounds = typing.get_args(kind)
+        return _scalar(kind, value, where, *bounds)
     if origin is Literal:
         if value not in typing.get_args(kind):
-            raise ConfigError(unknown(f"value of {where}", str(value), map(str, typing.get_args(kind))))
+            raise ConfigError(unknown(f"value of {where}", shown(value).strip("'"), map(str, typing.get_args(kind))))
         return value
     if origin in (tuple, list):
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{where} must be a list, not {value!r}")
+            raise ConfigError(f"{where} must be a list, not {shown(value)}")
         item = typing.get_args(kind)[0]
         return origin(build(item, entry, f"{where}[{i}]") for i, entry in enumerate(value))
     if origin is dict and typing.get_args(kind)[1] is not _PERCENT:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} must be a table, not {value!r}")
+            raise ConfigError(f"{where} must be a table, not {shown(value)}")
         return {name: build(typing.get_args(kind)[1], entry, f"{where}.{name}") for name, entry in value.items()}
     if origin is dict:
         table = value if isinstance(value, Mapping) else {"all": value}
@@ -209,23 +236,42 @@ def build(kind: Any, value: Any, where: str) -> Any:
     return _scalar(kind, value, where)
 
 
+def _section(kind: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be a table of settings, not {shown(value)}")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    names = [f.name for f in dataclasses.fields(kind)]
+    for name in value:
+        if name not in names:
+            raise ConfigError(unknown("key", f"{where}.{name}", [f"{where}.{n}" for n in names]))
+    return kind(**{name: build(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
+
+
 def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
     """The first of several types that the value fits; "none" stands for no value."""
-    if type(None) in kinds and value in (None, "none"):
+    if type(None) in kinds and (value is None or value == "none"):
         return None
     options = [kind for kind in kinds if kind is not type(None)]
     for kind in options[:-1]:
-        with contextlib.suppress(ConfigError):
+        try:
             return build(kind, value, where)
+        except OutOfBoundsError:
+            raise
+        except ConfigError:
+            continue
     return build(options[-1], value, where)
 
 
-def _scalar(kind: Any, value: Any, where: str) -> Any:
+def _scalar(kind: Any, value: Any, where: str, *bounds: Within) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int and kind in (int, float):
+        check_bounds(value, bounds[0] if bounds else Within(), where)
+    if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ConfigError(f"{where} must be {words.get(kind, kind)}, not {value!r}")
+        raise ConfigError(f"{where} must be {words.get(kind, kind)}, not {shown(value)}")
+    if kind is float:
+        check_bounds(value, bounds[0] if bounds else Within(), where)
     return value

@@ -23,7 +23,7 @@ from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import check_seed
 from afaf.runs.checkpoint import Checkpoints, Restored
-from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, parse_set, read_config_file
+from afaf.runs.config import Config, StreamSettings, Table, build_config, check_names, nested, parse_set, read_config_file
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.failure import honest_failure
 from afaf.runs.folder import RunFolder, resume_command
@@ -104,10 +104,7 @@ def settings_table(config: str | Path | None, settings: Mapping[str, Any] | Sequ
     if isinstance(settings, str):
         raise ConfigError("settings are a table such as {'learn.epochs': 5}, or a list of 'section.key=value'")
     if isinstance(settings, Mapping):
-        for name, value in settings.items():
-            for part in reversed(name.split(".")):
-                value = {part: value}
-            tables.append(value)
+        tables += [nested(name.split("."), value) for name, value in settings.items()]
     elif settings is not None:
         tables.append(parse_set(settings))
     return tables

@@ -91,7 +91,7 @@ def _look_up(percentage: Percentage, names: list[str], task: int, section: str) 
 
 
 def _parse_range(text: str, where: str) -> tuple[float, float]:
-    match = re.fullmatch(r"(\d+)(-(\d*))?", text)
+    match = re.fullmatch(r"(\d{1,9})(-(\d{0,9}))?", text)
     if not match:
         raise ConfigError(f"{where}: '{text}' is not a range of tasks: write 3, 1-4 or 5-")
     first = int(match[1])

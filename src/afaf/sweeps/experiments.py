@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import AfafError, CapacityError, ConfigError, unknown
-from afaf.runs.config import Table, build_config
+from afaf.runs.config import Table, build_config, read_toml
 from afaf.runs.presets import preset_tables
 from afaf.runs.probes import check_keep
 from afaf.runs.records import is_text
@@ -125,10 +124,7 @@ def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int |
 
 def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
     """An experiment from its file, with everything in it checked but the data."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    table = read_toml(path)
     _check_table(table, EXPERIMENT, str(path))
     keep = tuple(table.get("keep", ()))
     with _wrong_in(str(path)):
