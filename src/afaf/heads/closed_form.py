@@ -1,4 +1,4 @@
-"""Ridge regression from sums: what later images need to know of earlier ones is a Gram matrix, added up in float64.
+"""Ridge regression from sums: a Gram matrix, added up in float64, stands for all earlier images.
 
 With features f(x) (d numbers), one-hot labels y and n images so far, the sums are
 
@@ -38,16 +38,20 @@ def sums_bytes(d: int, rows: int) -> int:
 def solve(sums: Named, strength: float | None) -> tuple[Tensor, Tensor]:
     """W (rows, d) and b (rows) in closed form, with lambda = strength x the features' mean variance x n.
 
-    Without a strength, the one of least generalised cross-validation error, which the sums tell too: no image is needed for it.
+    Without a strength, the one of least generalised cross-validation error, which follows from the sums too.
     """
     n, mean = sums["counts"].sum(), sums["total"] / sums["counts"].sum()
     gram = sums["gram"] - n * torch.outer(mean, mean)
     cross = sums["cross"] - torch.outer(mean, sums["counts"])
+    if strength is not None:
+        gram.diagonal().add_(strength * gram.diagonal().mean().clamp(min=torch.finfo(gram.dtype).tiny))
+        weights = torch.cholesky_solve(cross, torch.linalg.cholesky(gram)).T
+        return weights, sums["counts"] / n - weights @ mean
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)
     turned = vectors.T @ cross
     unit = values.mean().clamp(min=torch.finfo(values.dtype).tiny)
-    chosen = best_strength(values / unit, turned.square().sum(1) / unit, sums["counts"]) if strength is None else strength
+    chosen = best_strength(values / unit, turned.square().sum(1) / unit, sums["counts"])
     weights = (vectors @ (turned / (values + chosen * unit)[:, None])).T
     return weights, sums["counts"] / n - weights @ mean
 

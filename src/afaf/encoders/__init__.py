@@ -1,0 +1,1 @@
+"""Pre-trained, frozen encoders: from images to feature vectors."""

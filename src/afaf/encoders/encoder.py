@@ -1,0 +1,84 @@
+"""A frozen network that turns images into feature vectors, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from afaf.encoders.identity import Identity
+from afaf.errors import DataError
+from afaf.streams.sources.images import fit, read_image
+from afaf.streams.sources.source import Pixels
+
+BATCH = {"cpu": 8}  # of other devices: 256; on a CPU, activations of few images stay in its cache
+Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (n, d), or maps (n, d, h, w)
+
+
+class Encoder:
+    """`features` is a function of each image alone, whatever images come with it."""
+
+    def __init__(self, identity: Identity, run: Run, device: torch.device | str = "cpu"):
+        self.identity, self.run, self.device = identity, run, torch.device(device)
+        prepared = identity.preprocessing
+        self.mean, self.std = (torch.tensor(value, device=self.device).reshape(3, 1, 1) for value in (prepared.mean, prepared.std))
+        self.batch = BATCH.get(self.device.type, 256)
+
+    def features(self, images: Pixels) -> Tensor:
+        """(n, d) on the CPU, of images (n, h, w, 1 or 3) of bytes, all of one size."""
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise DataError(f"an encoder takes bytes (n, height, width, 1 or 3), not {images.dtype} {images.shape}")
+        parts = [self._encode(self.prepare(part)) for part in np.split(images, range(self.batch, len(images), self.batch))]
+        return torch.cat(parts)
+
+    def prepare(self, images: Pixels) -> Pixels:
+        """The middle squares, in colour, at the size that the encoder takes."""
+        prepared, (height, width) = self.identity.preprocessing, images.shape[1:3]
+        if prepared.crop < 1:
+            rows, columns = (slice(round(n * (1 - prepared.crop) / 2), n - round(n * (1 - prepared.crop) / 2)) for n in (height, width))
+            images = images[:, rows, columns]
+        fitted = fit(images, prepared.side(height, width), "the images")
+        return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
+
+    def read(self, path: Path) -> Pixels:
+        """The image in a file, prepared, (1, side, side, 3)."""
+        return self.prepare(read_image(path, None)[None])
+
+    def stream(self, paths: list[Path], workers: int = 2) -> Iterator[tuple[list[Path], Pixels, Tensor]]:
+        """Paths, pixels and features, batch by batch in the order of the paths, each batch of one size.
+
+        Images are decoded by threads (Pillow releases the interpreter's lock meanwhile), a few batches ahead of the encoder.
+        """
+        for some, images in read_ahead(paths, self.read, self.batch, workers):
+            yield some, images, self._encode(images)
+
+    @torch.inference_mode()
+    def _encode(self, images: Pixels) -> Tensor:
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device).permute(0, 3, 1, 2)
+        out = self.run((pixels.float() - self.mean) / self.std).float()
+        out = out.mean((2, 3)) if out.ndim == 4 else out
+        if out.shape != (len(images), self.identity.features) or not bool(torch.isfinite(out).all()):
+            raise DataError(
+                f"the encoder {self.identity.name} gave {tuple(out.shape)} for {len(images)} images, or numbers that are not finite: "
+                f"it must give {self.identity.features} finite features for each"
+            )
+        return out.cpu()
+
+
+def read_ahead(paths: list[Path], read: Callable[[Path], Pixels], batch: int, workers: int) -> Iterator[tuple[list[Path], Pixels]]:
+    """Images (1, h, w, c) read by threads and joined, neighbours of one shape, into batches."""
+    with ThreadPoolExecutor(workers) as pool:
+        ahead = 4 * batch
+        waiting = {path: pool.submit(read, path) for path in paths[:ahead]}
+        for start in range(0, len(paths), batch):
+            some = paths[start : start + batch]
+            waiting |= {path: pool.submit(read, path) for path in paths[start + ahead : start + ahead + batch]}
+            images = [(path, waiting.pop(path).result()) for path in some]
+            for _, group in groupby(images, key=lambda item: item[1].shape):
+                alike = list(group)
+                yield [path for path, _ in alike], np.concatenate([pixels for _, pixels in alike])

@@ -1,0 +1,25 @@
+"""Random projection and ridge (RanPAC: McDonnell et al., 2023): the ReLU of fixed random combinations of features, then a ridge head.
+
+The projection follows from the encoder's name and the sizes, never from a model's seed: two models of one encoder share it and can merge.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.randomness import generator
+
+SIZE = 4096
+
+
+class Projection:
+    """Features (n, d) to (n, size)."""
+
+    def __init__(self, encoder: str, features: int, size: int = SIZE):
+        self.encoder, self.features, self.size = encoder, features, size
+        self.matrix = torch.randn(features, size, generator=generator(0, "projection", encoder, features, size)) / features**0.5
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return F.relu(features.float() @ self.matrix.to(features.device))

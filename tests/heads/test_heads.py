@@ -1,0 +1,171 @@
+"""The exact heads: a head's weights depend on which images were added, and on nothing else."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import NearestCentroid
+from torch import Tensor
+
+from afaf.heads import HEADS, solve
+from afaf.heads.projection import Projection
+from afaf.heads.sums import Linear, Sums, packed_bytes
+
+D, K = 24, 5
+
+
+def images(seed: int, n: int = 90, d: int = D, k: int = K) -> tuple[Tensor, Tensor]:
+    """Non-negative features with class means, as an encoder gives them; every class is there."""
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.cat([torch.arange(k), torch.randint(k, (n - k,), generator=draw)])
+    means = torch.randn(k, d, generator=draw)
+    return torch.relu(means[y] + 0.7 * torch.randn(n, d, generator=draw)), y
+
+
+def same(a: Linear, b: Linear, tolerance: float = 1e-6) -> bool:
+    return all(
+        float((p - q).abs().max()) <= tolerance * max(1.0, float(q.abs().max())) for p, q in ((a.weights, b.weights), (a.bias, b.bias))
+    )
+
+
+@pytest.mark.parametrize("name", HEADS)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), cuts=st.integers(1, 12))
+def test_order_and_instalments_do_not_matter(name: str, seed: int, cuts: int) -> None:
+    x, y = images(seed)
+    whole = solve(name, Sums.of(x, y, K))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed + 1))
+    parts = [Sums.of(x[part], y[part], int(y[part].max()) + 1) for part in order.chunk(cuts)]
+    assert same(solve(name, reduce(Sums.__add__, parts)), whole)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_classes_one_at_a_time_equal_all_at_once(name: str) -> None:
+    x, y = images(3)
+    parts = [Sums.of(x[y == c], y[y == c], c + 1) for c in range(K)]
+    assert same(solve(name, reduce(Sums.__add__, parts)), solve(name, Sums.of(x, y, K)))
+
+
+@pytest.mark.parametrize("name", HEADS)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), gone=st.integers(1, 40))
+def test_removed_images_were_never_there(name: str, seed: int, gone: int) -> None:
+    x, y = images(seed)
+    left = Sums.of(x, y, K) - Sums.of(x[-gone:], y[-gone:], K)
+    assert same(solve(name, left), solve(name, Sums.of(x[:-gone], y[:-gone], K)))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_class_whose_images_are_removed_leaves_no_trace(name: str) -> None:
+    x, y = images(5)
+    stay = y != 2
+    left = (Sums.of(x, y, K) - Sums.of(x[~stay], y[~stay], K)).take([0, 1, 3, 4])
+    renumbered = torch.tensor([0, 1, -1, 2, 3])[y[stay]]
+    assert same(solve(name, left), solve(name, Sums.of(x[stay], renumbered, K - 1)))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_class_without_images_is_never_the_answer(name: str) -> None:
+    x, y = images(6)
+    head = solve(name, Sums.of(x, y, K + 1))
+    assert int((head(x).argmax(1) == K).sum()) == 0
+    assert same(Linear(head.weights[:K], head.bias[:K]), solve(name, Sums.of(x, y, K)))
+
+
+def test_more_images_cannot_be_removed_than_were_added() -> None:
+    x, y = images(7)
+    with pytest.raises(ValueError, match="taken out"):
+        Sums.of(x[:10], y[:10], K) - Sums.of(x, y, K)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_sums_come_back_from_packed_triangles_bit_for_bit(name: str) -> None:
+    x, y = images(8)
+    sums = Sums.of(x, y, K)
+    tensors = sums.to_tensors()
+    assert sum(tensor.nbytes for tensor in tensors.values()) == packed_bytes(D, K)
+    assert all(torch.equal(a, b) for a, b in zip(vars(Sums.from_tensors(tensors)).values(), vars(sums).values(), strict=True))
+
+
+def test_nonsense_is_no_sum() -> None:
+    x, y = images(8)
+    good = Sums.of(x, y, K).to_tensors()
+    for name, bad in (("counts", good["counts"] + 0.5), ("gram", good["gram"][:-1]), ("totals", good["totals"] * torch.nan)):
+        with pytest.raises(ValueError, match="its"):
+            Sums.from_tensors({**good, name: bad})
+
+
+# What each head is, against scikit-learn.
+
+
+def test_nearest_mean_is_nearest_centroid() -> None:
+    x, y = images(9)
+    assert np.array_equal(solve("nearest-mean", Sums.of(x, y, K))(x).argmax(1).numpy(), NearestCentroid().fit(x, y).predict(x))
+
+
+def test_lda_is_scikit_learns() -> None:
+    x, y = images(10)
+    n, k = len(y), K
+    ours = torch.softmax(solve("lda", Sums.of(x, y, k), shrinkage=0.3, balance=False)(x), 1)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Within(0.3, n, k)).fit(x.double().numpy(), y)
+    assert np.allclose(ours, theirs.predict_proba(x.double().numpy()), atol=1e-8)
+
+
+class _Within:
+    """scikit-learn's LDA averages the classes' covariances by their priors; this is the pooled one, shrunk, of data of one class."""
+
+    def __init__(self, shrinkage: float, n: int, k: int):
+        self.shrinkage, self.n, self.k = shrinkage, n, k
+
+    def fit(self, x: np.ndarray) -> _Within:
+        covariance = np.cov(x.T, bias=True) * self.n / (self.n - self.k)
+        d = len(covariance)
+        self.covariance_ = (1 - self.shrinkage) * covariance + self.shrinkage * np.trace(covariance) / d * np.eye(d)
+        return self
+
+
+def test_ridge_is_scikit_learns() -> None:
+    x, y = images(11)
+    sums = Sums.of(x, y, K)
+    centred = x.double() - x.double().mean(0)
+    ours = solve("ridge", sums, strength=0.1, balance=False)
+    theirs = Ridge(alpha=float(0.1 * (centred.T @ centred).diagonal().mean())).fit(x.double().numpy(), torch.eye(K)[y].numpy())
+    assert np.allclose(ours.weights, theirs.coef_, atol=1e-8)
+    assert np.allclose(ours.bias, theirs.intercept_, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_rare_class_is_answered(name: str) -> None:
+    x, y = images(12, n=900)
+    keep = torch.cat([(y == c).nonzero()[:n, 0] for c, n in enumerate((150, 150, 100, 30, 8))])
+    head, rest = solve(name, Sums.of(x[keep], y[keep], K)), torch.ones(len(y), dtype=torch.bool).index_fill(0, keep, False)
+    recall = [float((head(x[rest & (y == c)]).argmax(1) == c).double().mean()) for c in range(K)]
+    assert min(recall) > 0.5
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_constant_features_and_single_images_are_no_trouble(name: str) -> None:
+    x, y = images(13)
+    x[:, 3] = 0.25
+    for some in (slice(None), slice(K)):  # the first K images are one of each class
+        head = solve(name, Sums.of(x[some], y[some], K))
+        assert bool(torch.isfinite(head.weights).all())
+        assert (head(x[some]).argmax(1) == y[some]).double().mean() > 0.9
+
+
+def test_the_projection_follows_from_encoder_and_size_alone() -> None:
+    x, _ = images(14)
+    torch.manual_seed(1)
+    first = Projection("net", D, 64)(x)
+    torch.manual_seed(2)
+    assert torch.equal(first, Projection("net", D, 64)(x))
+    assert not torch.equal(first, Projection("other", D, 64)(x))
+    assert first.shape == (len(x), 64)
+    assert float(first.min()) >= 0
