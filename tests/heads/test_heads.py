@@ -30,9 +30,8 @@ def images(seed: int, n: int = 90, d: int = D, k: int = K) -> tuple[Tensor, Tens
 
 
 def same(a: Linear, b: Linear, tolerance: float = 1e-6) -> bool:
-    return all(
-        float((p - q).abs().max()) <= tolerance * max(1.0, float(q.abs().max())) for p, q in ((a.weights, b.weights), (a.bias, b.bias))
-    )
+    pairs = ((a.weights, b.weights), (a.bias, b.bias))
+    return all(float((p - q).abs().max()) <= tolerance * max(1.0, float(q.abs().max())) for p, q in pairs)
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -83,7 +83,8 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.blocks(F.relu6(self.stem(x), inplace=True))
-        return F.relu6(self.head(y), inplace=True).mean((2, 3))
+        features: Tensor = F.relu6(self.head(y), inplace=True).mean((2, 3))
+        return features
 
     def logits(self, x: Tensor) -> Tensor:
         scores: Tensor = self.fc(self(x))

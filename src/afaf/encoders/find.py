@@ -40,9 +40,9 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
         return of_module(source, getattr(source, "afaf_name", type(source).__name__), preprocessing or IMAGENET, device)
     name = str(source)
     if name == efficientnet_lite.NAME:
-        network, digest = efficientnet_lite.load()
+        lite0, digest = efficientnet_lite.load()
         identity = Identity(name, digest, efficientnet_lite.FEATURES, preprocessing or efficientnet_lite.PREPROCESSING)
-        return Encoder(identity, _channels_last(network, device), device)
+        return Encoder(identity, _channels_last(lite0, device), device)
     library, colon, model = name.partition(":")
     if colon and library in LIBRARIES:
         network, own = _LOADERS[library](_imported(library), model)

@@ -59,6 +59,9 @@ def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
         raise DataError(f"{name}: images of {height}x{width} pixels cannot be scaled")
     fitted = np.empty((n, size, size, channels), images.dtype)
     for i in range(n):
+        if channels == 3 and images.dtype == np.uint8:  # the same as plane by plane, in one call
+            fitted[i] = np.asarray(_scaled(Image.fromarray(np.ascontiguousarray(images[i])), size))
+            continue
         for c in range(channels):
             plane = Image.fromarray(np.ascontiguousarray(images[i, :, :, c]))
             fitted[i, :, :, c] = np.asarray(_scaled(plane, size))
