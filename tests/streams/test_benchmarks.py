@@ -195,3 +195,26 @@ def test_streams_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()["no such function"])
     with pytest.raises(ConfigError, match="cannot be loaded from"):
         open_stream("not_a_stream")
+
+
+def test_split_cifar100_has_the_order_of_the_field_and_can_be_cut_otherwise() -> None:
+    ten, five, two = (outline_of("split-cifar100", **given) for given in ({}, {"classes_per_task": 5}, {"classes_per_task": 2}))
+    assert [len(outline) for outline in (ten, five, two)] == [10, 20, 50]
+    assert ten.train_counts == (5000,) * 10
+    names = [[name for task in outline.class_names for name in task] for outline in (ten, five, two)]
+    assert names[0] == names[1] == names[2]
+    assert sorted(names[0]) == sorted(SOURCES["cifar100"].class_names)
+    first = [68, 56, 78, 8, 23, 84, 90, 65, 74, 76]  # of numpy's permutation of seed 1993, as PyCIL prints it
+    assert list(ten.class_names[0]) == [SOURCES["cifar100"].class_names[label] for label in first]
+
+
+@pytest.mark.parametrize("classes_per_task", [0, 3, 101, -5])
+def test_tasks_of_split_cifar100_are_of_one_size(classes_per_task: int) -> None:
+    with pytest.raises(ConfigError, match="classes_per_task"):
+        outline_of("split-cifar100", classes_per_task=classes_per_task)
+
+
+def test_only_a_stream_that_can_be_cut_otherwise_takes_classes_per_task() -> None:
+    assert outline_of("mix", classes_per_task=2) == outline_of("mix")  # as the config.json of an older run says
+    with pytest.raises(ConfigError, match="classes_per_task"):
+        outline_of("split-cifar10", classes_per_task=5)

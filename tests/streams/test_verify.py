@@ -108,9 +108,8 @@ def test_unreadable_files_make_a_damaged_dataset_not_a_crash(tmp_path: Path, cif
 
 def test_recorded_digests_cover_every_source() -> None:
     for name, source in SOURCES.items():
-        expected = 16 if name == "cifar100" else len(source.class_names)
         for part in ("train", "test"):
-            assert sum(key.startswith(f"{part}/") for key in source.digests) == expected
+            assert sum(key.startswith(f"{part}/") for key in source.digests) == len(source.class_names)
             assert (part in source.digests) == (name != "cifar100")
     assert all(len(digest) == 64 for source in SOURCES.values() for digest in source.digests.values())
 

@@ -35,9 +35,9 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a stream of one's own data is cut into tasks. The built-in streams need none of it; `fit` is for Mix alone."""
+    """How a stream of one's own data is cut into tasks. Of the built-in streams split-cifar100 takes `classes_per_task`, Mix `fit`."""
 
-    classes_per_task: Count = 2
+    classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
     order: str = ""  # a file that lists the classes in order of arrival, one task a line
     size: Annotated[int, Within(0, 4096)] = 32  # images are brought to size x size pixels
     test_fraction: Annotated[float, Within(0, 1, above=True, below=True)] = 0.2

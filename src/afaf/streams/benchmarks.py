@@ -7,10 +7,12 @@ group `afaf.streams`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from afaf.errors import ConfigError, DataError, unknown
 from afaf.streams.sources import Part, Source, data_folder, find_source
@@ -43,11 +45,23 @@ class Benchmark:
     description: str
     tasks: tuple[Recipe, ...]
     illustration: bool = False  # two tasks that show one thing, rather than a benchmark to compare methods on
+    regroups: bool = False  # `classes_per_task` may cut the same classes, in the same order, into other tasks
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The datasets it needs, in order of appearance."""
         return tuple(find_source(name) for name in dict.fromkeys(recipe.source for recipe in self.tasks))
+
+    def regrouped(self, classes_per_task: int) -> Benchmark:
+        """The same classes in the same order, in tasks of another size."""
+        source, labels = self.tasks[0].source, [label for recipe in self.tasks for label in recipe.labels]
+        if not 1 <= classes_per_task <= len(labels) or len(labels) % classes_per_task:
+            raise ConfigError(
+                f"stream.classes_per_task = {classes_per_task} does not divide the {len(labels)} classes of '{self.name}': "
+                "choose a number that does"
+            )
+        cut = range(0, len(labels), classes_per_task)
+        return replace(self, tasks=tuple(Recipe(source, tuple(labels[i : i + classes_per_task])) for i in cut))
 
     def outline(self) -> Outline:
         """What is known without the files."""
@@ -94,6 +108,7 @@ def _named(name: str, *groups: str) -> tuple[Recipe, ...]:
 
 PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
 MIX = ("cifar10", "mnist", "notmnist", "fashion-mnist")
+FIELD_ORDER = tuple(np.random.RandomState(1993).permutation(100).tolist())  # the class order that PyCIL and others use for CIFAR-100
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -121,6 +136,12 @@ BENCHMARKS: dict[str, Benchmark] = {
             ),
         ),
         Benchmark(
+            "split-cifar100",
+            "the whole of CIFAR-100 in the order of PyCIL, ten tasks of ten; stream.classes_per_task cuts it otherwise",
+            _tasks("cifar100", *(FIELD_ORDER[i : i + 10] for i in range(0, 100, 10))),
+            regroups=True,
+        ),
+        Benchmark(
             "mix",
             "CIFAR-10, MNIST, notMNIST and Fashion-MNIST by turns, eight tasks of five",
             tuple(Recipe(name, labels) for labels in ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)) for name in MIX),
@@ -137,11 +158,13 @@ BENCHMARKS: dict[str, Benchmark] = {
 def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:
     """The stream of this name: a built-in one, `folder:PATH`, `npz:PATH`, or one another package registered.
 
-    `data` is the folder of the published datasets. The options are those of own data (see own.py). Built-in streams have none, but for
-    `fit` of Mix, "pad" (the default) or "resize": how MNIST and Fashion-MNIST come from 28x28 pixels to 32x32.
+    `data` is the folder of the published datasets. The options are those of own data (see own.py). Built-in streams take two of them:
+    Mix `fit`, "pad" (the default) or "resize" (how MNIST and Fashion-MNIST come from 28x28 pixels to 32x32), split-cifar100
+    `classes_per_task`.
     """
     if name in BENCHMARKS:
-        return BENCHMARKS[name].load(data, **_checked_options(BENCHMARKS[name], options))
+        benchmark, options = _with_options(BENCHMARKS[name], options)
+        return benchmark.load(data, **options)
     kind, _, path = name.partition(":")
     if path and kind in _own():
         if "fit" in options:
@@ -165,8 +188,7 @@ def check_name(name: str) -> None:
 def outline_of(name: str, *, data: Path | str | None = None, **options: Any) -> Outline:
     """What is known of a stream: without any file for the built-in ones, by loading it for the others."""
     if name in BENCHMARKS:
-        _checked_options(BENCHMARKS[name], options)
-        return BENCHMARKS[name].outline()
+        return _with_options(BENCHMARKS[name], options)[0].outline()
     return open_stream(name, data=data, **options).outline
 
 
@@ -181,15 +203,22 @@ def _own() -> dict[str, Callable[..., Stream]]:
     return {"folder": own.stream_from_folder, "npz": own.stream_from_npz}
 
 
-def _checked_options(benchmark: Benchmark, options: dict[str, Any]) -> dict[str, Any]:
+def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchmark, dict[str, Any]]:
+    """The benchmark cut as asked, and the options that are left for loading it; an option it does not take is refused."""
+    options = dict(options)
+    if not benchmark.regroups and options.get("classes_per_task") == 2:
+        del options["classes_per_task"]  # config.json of runs before 0.2 says so of every built-in stream
     fits = {way for source in benchmark.sources if len(source.fits) > 1 for way in source.fits}
-    wrong = sorted(set(options) - ({"fit"} if fits else set()))
+    takes = [*(["fit"] if fits else []), *(["classes_per_task"] if benchmark.regroups else [])]
+    wrong = sorted(set(options) - set(takes))
     if wrong:
-        takes = "no options but fit" if fits else "no options"
-        raise ConfigError(f"stream '{benchmark.name}' is fixed and takes {takes}, but was given: {', '.join(wrong)}")
+        allowed = f"no options but {' and '.join(takes)}" if takes else "no options"
+        raise ConfigError(f"stream '{benchmark.name}' is fixed and takes {allowed}, but was given: {', '.join(wrong)}")
     if "fit" in options and options["fit"] not in fits:
         raise ConfigError(unknown("value of fit", str(options["fit"]), fits))
-    return options
+    if "classes_per_task" in options:
+        benchmark = benchmark.regrouped(options.pop("classes_per_task"))
+    return benchmark, options
 
 
 def _plugins() -> dict[str, EntryPoint]:
