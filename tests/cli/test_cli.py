@@ -238,7 +238,6 @@ def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) 
         (["run", "split-digits", "afaf", "--seed", "-1"], "Invalid value for '--seed'"),
         (["tune", "split-digits", "lwf", "--seed", "-1"], "Invalid value for '--seed'"),
         (["learn", "photos", "--model", "m", "--seed", "-1"], "Invalid value for '--seed'"),
-        (["reproduce", "--report-file", "page.md"], "give both, or neither"),
     ],
 )
 def test_what_a_user_can_mend_exits_with_2_and_a_message(

@@ -31,7 +31,7 @@ from afaf.storage.state import describe, stored_tensors
 from afaf.training.report import EpochReport
 
 runner = CliRunner()
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+MEASURED = Path(__file__).parents[2] / "paper" / "results" / "main.jsonl"
 NEW = ["--size", "8", "--grey", "--epochs", "2", "--max-tasks", "5", "--seed", "3", "--device", "cpu"]
 
 
@@ -367,8 +367,8 @@ def test_what_cannot_be_written_ends_with_the_same_exit_code_everywhere(own: Pat
     (own / "file").write_text("")
     model, below, lines = own / "m.safetensors", own / "file" / "below", own / "lines"
     lines.mkdir()
-    measured = Path(EXPERIMENTS).parent / "results" / "main.jsonl"
-    (lines / "a.jsonl").write_text(next(line for line in measured.read_text().splitlines() if '"acc"' in line) + "\n")
+    (lines / "a.jsonl").write_text(next(line for line in MEASURED.read_text().splitlines() if '"acc"' in line) + "\n")
+    (lines / "mine.toml").write_text('title = "t"\nfeeds = "f"\n[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf"]\nseeds = 1\n')
     commands: dict[str, list[Any]] = {
         "learn": ["learn", own / "part-1", "--model", below, *NEW],
         "classes": ["classes", model, "--rename", "digit-0=zero"],
@@ -379,7 +379,7 @@ def test_what_cannot_be_written_ends_with_the_same_exit_code_everywhere(own: Pat
         "report": ["report", lines, "--out", below],
         "figures": ["report", lines, "--figures", below],
         "streams": ["streams", "split-digits", "--out", below],
-        "results": ["reproduce", "--write-report", "--results", lines, "--experiments", EXPERIMENTS, "--report-file", below / "page.md"],
+        "results": ["reproduce", "mine", "--results", below, "--experiments", lines, "--device", "cpu"],
         "data": ["data", "get", "mnist", "--data", below],
     }
     if command == "classes":

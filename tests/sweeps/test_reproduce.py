@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
+from afaf.cli.reproduce import folder_for
 from afaf.errors import ConfigError, DataError, WriteError
 from afaf.runs.probes import KEEPERS
 from afaf.runs.records import UnfinishedLine
@@ -128,7 +129,6 @@ def test_runs_side_by_side_end_with_their_epoch_when_asked_to(number: int, code:
         (["--precision", "bf17"], "unknown precision 'bf17': did you mean 'bf16'?"),
         (["--limit-minutes", "-5"], "give a number above 0"),
         (["--limit-minutes", "nan"], "give a number above 0"),
-        (["--list", "--write-report"], "exclude each other"),
     ],
 )
 def test_what_was_typed_is_judged_before_anything_runs(options: list[str], told: str, tmp_path: Path) -> None:
@@ -148,6 +148,17 @@ def test_further_settings_are_listed_as_they_are_run(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*asked, *settings, "--device", "cpu"]).exit_code == 0
     assert "complete" in CliRunner().invoke(app, [*asked, *settings, "--list"]).output
     assert "complete" not in CliRunner().invoke(app, [*asked, "--list"]).output
+
+
+def test_a_project_says_where_its_experiments_and_results_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (folder_for("experiments"), folder_for("results")) == (Path("experiments"), Path("results"))
+    Path("pyproject.toml").write_text('[tool.afaf]\nresults = "mine/results"\n')
+    assert (folder_for("experiments"), folder_for("results")) == (Path("experiments"), Path("mine/results"))
+    for wrong in ("[tool.afaf]\nresults = 3\n", "[tool"):
+        Path("pyproject.toml").write_text(wrong)
+        with pytest.raises(ConfigError, match=r"pyproject\.toml"):
+            folder_for("results")
 
 
 def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:

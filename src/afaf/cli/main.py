@@ -259,26 +259,22 @@ def reproduce(
     jobs_at_once: Annotated[int | None, typer.Option(help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
-    results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
-    experiments: Annotated[Path, typer.Option(help="The folder of experiments.")] = Path("experiments"),
+    results: Annotated[
+        Path | None, typer.Option(help="The folder of results (default: as [tool.afaf] of pyproject.toml says, else results).")
+    ] = None,
+    experiments: Annotated[
+        Path | None, typer.Option(help="The folder of experiments (default: as [tool.afaf] of pyproject.toml says, else experiments).")
+    ] = None,
     set_: SetOption = [],
     data: DataOption = None,
-    write_report: Annotated[bool, typer.Option("--write-report", help="Write the page of what was found, with its figures.")] = False,
-    report_file: Annotated[
-        Path | None,
-        typer.Option(help="Where that page goes (default: REPRODUCTION.md beside the results folder); figures: docs/images/ beside it."),
-    ] = None,
 ) -> None:
-    """Do the runs behind the paper's tables and figures that are not in the results folder yet; each is kept as soon as it ends."""
-    from afaf.cli.reproduce import list_experiments, reproduce_experiments, write_page
+    """Do the runs of experiments that are not in the results folder yet; each is kept as soon as it ends.
 
-    if report_file is not None and not write_report:
-        raise ConfigError("--report-file says where --write-report writes: give both, or neither")
-    if list_ and write_report:
-        raise ConfigError("--list and --write-report exclude each other: look at what is complete, or write the page")
-    if write_report and not names:
-        write_page(console, experiments, results, report_file, seeds=seeds, settings=set_)
-        return
+    `afaf report RESULTS` shows them.
+    """
+    from afaf.cli.reproduce import folder_for, list_experiments, reproduce_experiments
+
+    experiments, results = experiments or folder_for("experiments"), results or folder_for("results")
     if list_ or not names:
         list_experiments(console, experiments, results, names or [], seeds, set_)
         return
@@ -297,8 +293,6 @@ def reproduce(
         settings=set_,
         data=data,
     )
-    if write_report:
-        write_page(console, experiments, results, report_file, seeds=seeds, settings=set_)
     if not done:
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -114,17 +115,17 @@ def list_experiments(
                 console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
 
 
-def write_page(
-    console: Console, experiments: Path, results: Path, page: Path | None = None, *, seeds: int | None = None, settings: Sequence[str] = ()
-) -> None:
-    """The page, by default REPRODUCTION.md beside the folder of results; its figures go to docs/images/ beside it."""
-    from afaf.report.reproduction import write_reproduction
-
-    if not results.is_dir():
-        raise ConfigError(f"{results} is no folder of results: name it with --results, or make results with `afaf reproduce NAME`")
-    page = (page or results.absolute().parent / "REPRODUCTION.md").absolute()
-    for path in write_reproduction(Store(results).read(), asked_for(experiments, ["all"], seeds, settings), results, page):
-        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+def folder_for(purpose: str) -> Path:
+    """The folder of experiments or results that [tool.afaf] of ./pyproject.toml names; without it, ./experiments or ./results."""
+    path = Path("pyproject.toml")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path.absolute()}: {error}; mend it, or name the folder with --{purpose}") from None
+    named = table.get("tool", {}).get("afaf", {}).get(purpose, purpose)
+    if not isinstance(named, str):
+        raise ConfigError(f"{path.absolute()}: tool.afaf.{purpose} must be the path of a folder, not {named!r}")
+    return Path(named)
 
 
 def by_shape(runs: Sequence[Planned]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What results/ say: runs by shape, means with their spread, differences over paired seeds."""
+"""What a folder of results says: runs by shape, means with their spread, differences over paired seeds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from afaf.costing.predict import Costs
 from afaf.evaluation import metrics
-from afaf.runs.config import Config, build_config
-from afaf.runs.presets import preset_tables
 from afaf.runs.results import Row
-from afaf.runs.runner import costs as predicted_costs
-from afaf.runs.runner import method_class
 from afaf.streams.benchmarks import BENCHMARKS, outline_of
 from afaf.sweeps.store import Line
 
@@ -92,7 +87,7 @@ class Paired:
 
 
 class Measured:
-    """The lines of results/, by shape and seed."""
+    """The lines of a folder of results, by shape and seed."""
 
     def __init__(self, lines: Iterable[Line]):
         self.lines = list(lines)
@@ -116,9 +111,8 @@ class Measured:
         return {seed: why for seed, why in found.items() if why is not None}
 
     def values(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> BySeed:
-        """A metric by seed, of the runs that have it."""
-        read = metric if callable(metric) else METRICS[metric]
-        found = {seed: read(line) for seed, line in self.runs(shape).items()}
+        """A metric by seed, of the runs that have it: a field of the lines by name, or a function of a line."""
+        found = {seed: metric(line) if callable(metric) else line.get(metric) for seed, line in self.runs(shape).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def count(self, shape: Shape) -> str:
@@ -144,36 +138,6 @@ def failure(line: Line) -> str | None:
     return f"the network {since} (ACC {line['acc']:.2f})"
 
 
-@cache
-def _preset(stream: str, method: str) -> Config:
-    kind = method_class(method)
-    return build_config(kind.Options, *preset_tables(outline_of(stream), kind))
-
-
-@cache
-def _reuse(stream: str) -> tuple[int, frozenset[str]]:
-    """The first task that reuses in a stream's preset, and the settings that are of no matter before it."""
-    config = _preset(stream, "afaf")
-    task, late = method_class("afaf")(config.method, config.settings).late_options()
-    return task, frozenset(f"method.{name}" for name in late)
-
-
-def begun_apart(lines: Iterable[Line]) -> dict[str, set[str]]:
-    """Streams on which runs of AFAF and SpaceNet, the same until a task reuses, are not: what was measured at several commits then holds
-    what these changed. By stream, the commits."""
-    alike: dict[tuple[str, int, str], list[Line]] = {}
-    for line in lines:
-        if line["method"] in ("afaf", "spacenet") and line["stream"] in BENCHMARKS and "R" in line:
-            settings = {name: value for name, value in line["settings"].items() if name not in _reuse(line["stream"])[1]}
-            alike.setdefault((line["stream"], line["seed"], json.dumps(settings, sort_keys=True)), []).append(line)
-    apart: dict[str, set[str]] = {}
-    for (stream, _, _), runs in alike.items():
-        before = _reuse(stream)[0] - 1
-        if any(run["R"][:before] != runs[0]["R"][:before] for run in runs):
-            apart.setdefault(stream, set()).update(run["commit"] for run in runs)
-    return apart
-
-
 def minus(a: BySeed, b: BySeed) -> BySeed:
     """The difference, for the seeds that both have."""
     return {seed: a[seed] - b[seed] for seed in a if seed in b}
@@ -188,57 +152,5 @@ def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 @cache
-def costs(stream: str, method: str) -> Costs:
-    """What a method with its preset costs on a built-in stream: known without training."""
-    return predicted_costs(stream, method)
-
-
-@cache
 def _classes_per_task(stream: str) -> Sequence[int]:
     return outline_of(stream).classes_per_task
-
-
-def first_reuse(stream: str) -> int:
-    """The first task that reuses, in a stream's preset."""
-    return _reuse(stream)[0]
-
-
-def learning_rate(stream: str, method: str) -> float:
-    """A method's, in a stream's preset."""
-    return float(_preset(stream, method).settings.learn.lr)
-
-
-def la_reusing(line: Line) -> float | None:
-    """LA over the tasks that reuse (the paper's study of selective transfer)."""
-    return metrics.learning_accuracy(line["R"], first_reuse(line["stream"]))
-
-
-def _all_connections(line: Line) -> float | None:
-    value: float | None = line.get("acc_task_il_unmasked", line["acc_task_il"])
-    return value
-
-
-def _stored(name: str) -> Callable[[Line], float | None]:
-    def read(line: Line) -> float | None:
-        value: float | None = line.get(name)
-        return value
-
-    return read
-
-
-def task_found(line: Line) -> float | None:
-    """Share of answers that are a class of the right task, averaged over tasks as ACC is."""
-    if line["stream"] not in BENCHMARKS or not line.get("confusion"):
-        return None
-    counts, sizes = np.array(line["confusion"], dtype=float), _classes_per_task(line["stream"])
-    ends = np.cumsum(sizes)
-    tasks = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    return float(np.mean([100 * counts[task, task].sum() / counts[task].sum() for task in tasks]))
-
-
-METRICS: dict[str, Callable[[Line], float | None]] = {
-    **{name: _stored(name) for name in ("acc", "bwt", "la", "acc_task_il")},
-    "task_found": task_found,
-    "acc_task_il_unmasked": _all_connections,
-    "la_reusing": la_reusing,
-}

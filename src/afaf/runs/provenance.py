@@ -11,11 +11,7 @@ import torch
 
 from afaf.version import __version__
 
-SOURCES = (
-    "src",
-    "experiments",
-    "benchmarks/*.py",
-)  # results being written do not make a tree a changed one
+SOURCES = ("src", ":(glob)**/experiments/*.toml", "benchmarks/*.py")  # results being written do not make a tree a changed one
 
 
 def commit() -> str:

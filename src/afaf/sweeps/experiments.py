@@ -1,4 +1,4 @@
-"""Experiments: a table or figure of the paper as a grid of runs, in a TOML file.
+"""Experiments: a grid of runs in a TOML file, such as those behind a table or figure.
 
 title = "..."           feeds = "Table 3"        keep = ["ledger"]   (optional: what is kept besides accuracies, see keep.py)
 [[grid]]                streams x methods x variants x seeds 0..N-1
@@ -111,7 +111,7 @@ def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int |
     """The experiments of these names, or `all` of them; `seeds` overrides how many seeds every run gets."""
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if not files:
-        raise ConfigError(f"there are no experiments in {folder}: run this in a checkout of afaf, or name the folder with --experiments")
+        raise ConfigError(f"there are no experiments in {folder}: name the folder with --experiments, or in [tool.afaf] of pyproject.toml")
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name not in files and name != "all":

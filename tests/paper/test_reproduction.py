@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from afaf.cli.main import app
 from afaf.errors import ConfigError
-from afaf.report.claims import CLAIMS, LOWEST, Part, overall, part
-from afaf.report.explanations import Explanations
-from afaf.report.measured import Measured, Paired, Shape, Spread, begun_apart, first_reuse, minus
-from afaf.report.paper import paper
-from afaf.report.reproduction import Report, _same, verdict, write_reproduction
-from afaf.report.studies import FIGURES, in_common
+from afaf.report.measured import Paired, Shape, Spread, minus
 from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.experiments import Planned, read_experiments
 from afaf.sweeps.store import Line, Store
-
-ROOT = Path(__file__).parent.parent.parent
+from paper import EXPERIMENTS, HERE, RESULTS
+from paper.claims import CLAIMS
+from paper.explanations import Explanations
+from paper.figures import FIGURES, in_common
+from paper.judgement import Part, overall, part
+from paper.measured import Measured, begun_apart, first_reuse
+from paper.printed import paper
+from paper.report import Report, _same, verdict, write_reproduction
+from paper.settings import LOWEST
 
 
 def made_up(run: Planned, spread: float = 2.0) -> Line:
@@ -62,22 +62,21 @@ def made_up(run: Planned, spread: float = 2.0) -> Line:
 
 @pytest.fixture(scope="module")
 def everything() -> dict[Any, Line]:
-    runs = [run for experiment in read_experiments(ROOT / "experiments") for run in experiment.runs]
+    runs = [run for experiment in read_experiments(EXPERIMENTS) for run in experiment.runs]
     return {run.key: made_up(run) for run in sorted(runs, key=lambda run: len(run.keep))}
 
 
 def report(lines: dict[Any, Line], explanations: Explanations | None = None) -> Report:
-    return Report(lines, read_experiments(ROOT / "experiments"), explanations or Explanations(), "docs/images")
+    return Report(lines, read_experiments(EXPERIMENTS), explanations or Explanations(), "docs/images")
 
 
 def test_the_page_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
-    results = ROOT / "results"
-    write_reproduction(Store(results).read(), read_experiments(ROOT / "experiments"), results, tmp_path / "REPRODUCTION.md")
-    shown = (ROOT / "REPRODUCTION.md").read_text(encoding="utf-8")
-    assert shown == (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8"), "run `afaf reproduce --write-report`"
+    explanations, lines = Explanations.read(HERE / "explanations.toml"), Store(RESULTS).read()
+    write_reproduction(lines, read_experiments(EXPERIMENTS), explanations, tmp_path / "REPRODUCTION.md", tmp_path / "paper" / "images")
+    shown = (HERE.parent / "REPRODUCTION.md").read_text(encoding="utf-8")
+    assert shown == (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8"), "run `python -m paper`"
     for name in FIGURES:
-        drawn, there = tmp_path / f"docs/images/{name}.svg", ROOT / f"docs/images/{name}.svg"
-        assert drawn.exists() == there.exists(), "run `afaf reproduce --write-report`"
+        assert (tmp_path / f"paper/images/{name}.svg").exists() == (HERE / f"images/{name}.svg").exists(), "run `python -m paper`"
 
 
 def test_without_results_every_number_and_claim_is_not_measured_yet() -> None:
@@ -94,7 +93,8 @@ def test_with_all_results_every_number_of_the_paper_and_every_claim_has_a_verdic
     for claim in CLAIMS:
         if "no room" not in claim.text:
             assert not [one.text for one in claim.check(measured) if one.verdict in ("not measured yet", "one seed")], claim.text
-    written = write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "REPRODUCTION.md")
+    page = tmp_path / "REPRODUCTION.md"
+    written = write_reproduction(everything, read_experiments(EXPERIMENTS), Explanations(), page, tmp_path / "images")
     assert {path.stem for path in written} == {"REPRODUCTION", *FIGURES}
     text = (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8")
     assert "Not measured yet." not in text
@@ -273,39 +273,14 @@ def test_figures_compare_the_seeds_that_all_have() -> None:
 def test_explanations_that_cannot_be_read_are_an_error_that_names_the_file(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "explanations.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"explanations\.toml.*{told}|{told}.*explanations\.toml"):
-        Explanations.read(tmp_path)
-
-
-def test_where_explanations_cannot_be_read_no_figure_is_written_either(tmp_path: Path, everything: dict[Any, Line]) -> None:
-    (tmp_path / "explanations.toml").write_text("broken=")
-    with pytest.raises(ConfigError):
-        write_reproduction(everything, read_experiments(ROOT / "experiments"), tmp_path, tmp_path / "out" / "page.md")
-    assert [path.name for path in tmp_path.iterdir()] == ["explanations.toml"]
-
-
-def test_variants_of_one_name_have_a_row_each(tmp_path: Path) -> None:
-    grid = '[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf"]\nseeds = 1\n[grid.variants]\na = { "learn.epochs" = %d }\n'
-    (tmp_path / "mine.toml").write_text('title = "Mine | yours"\nfeeds = "x"\n' + grid % 1 + grid % 2)
-    (mine,) = read_experiments(tmp_path)
-    text = Report({run.key: made_up(run) for run in mine.runs}, [mine], Explanations(), "images").text({})
-    assert "| a (learn.epochs = 1) |" in text
-    assert "| a (learn.epochs = 2) |" in text
-    assert "Mine \\| yours" in text
-
-
-def test_a_report_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        app, ["reproduce", "--write-report", "--experiments", str(ROOT / "experiments"), "--results", str(tmp_path / "no")]
-    )
-    assert result.exit_code == 2
-    assert not list(tmp_path.iterdir())
+        Explanations.read(tmp_path / "explanations.toml")
 
 
 def test_an_explanation_stands_where_a_number_differs(tmp_path: Path, everything: dict[Any, Line]) -> None:
     (tmp_path / "explanations.toml").write_text('[[explanation]]\nstream = "mix"\nmethod = "lwf"\nmetric = "acc"\ntext = "because."\n')
-    text = report(everything, Explanations.read(tmp_path)).main_table()
+    text = report(everything, Explanations.read(tmp_path / "explanations.toml")).main_table()
     assert "LwF ACC: because." in text
-    assert Explanations.read(tmp_path).of(Shape("sim-cifar10", "lwf"), "acc") is None
+    assert Explanations.read(tmp_path / "explanations.toml").of(Shape("sim-cifar10", "lwf"), "acc") is None
 
 
 def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tmp_path: Path, everything: dict[Any, Line]) -> None:
@@ -313,23 +288,23 @@ def test_beside_an_explanation_stands_what_was_measured_where_it_says_to_look(tm
         '[[explanation]]\nstream = ["split-cifar10", "sim-cifar100"]\nmethod = "lwf"\nmetric = "acc"\n'
         'shown_by = { method = "ewc", settings = { "method.strength" = 0 } }\ntext = "because."\n'
     )
-    text = report(everything, Explanations.read(tmp_path)).main_table()
+    text = report(everything, Explanations.read(tmp_path / "explanations.toml")).main_table()
     found = Measured(everything.values()).spread(Shape("sim-cifar100", "ewc", {"method.strength": 0}), "acc")
     assert f"- LwF ACC: because.\n  - Measured with EWC and `method.strength = 0`: LwF ACC {found} (n 3; differs; over 3 pair" in text
     without = {key: line for key, line in everything.items() if line["settings"] != {"method.strength": 0}}
-    assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path)).main_table()
+    assert "LwF ACC not yet." in report(without, Explanations.read(tmp_path / "explanations.toml")).main_table()
 
 
 def test_an_explanation_can_be_shown_by_several(tmp_path: Path, everything: dict[Any, Line]) -> None:
     entry = '[[explanation]]\nstream = "mix"\nmethod = "lwf"\nmetric = "acc"\ntext = "because."\nshown_by = [{}]\n'
     shown = ['{ method = "ewc", settings = { "method.strength" = 0 } }', '{ settings = { "learn.lr" = 0.5 } }']
     (tmp_path / "explanations.toml").write_text(entry.format(", ".join(shown)))
-    text = report(everything, Explanations.read(tmp_path)).main_table()
+    text = report(everything, Explanations.read(tmp_path / "explanations.toml")).main_table()
     assert "Measured with EWC and `method.strength = 0`: LwF ACC" in text
     assert "Measured with `learn.lr = 0.5`: LwF ACC not yet." in text
     (tmp_path / "explanations.toml").write_text(entry.format(shown[0] + ", 3"))
     with pytest.raises(ConfigError, match="no table"):
-        Explanations.read(tmp_path)
+        Explanations.read(tmp_path / "explanations.toml")
 
 
 def test_what_table_2_explains_is_not_told_again(tmp_path: Path, everything: dict[Any, Line]) -> None:
@@ -337,7 +312,7 @@ def test_what_table_2_explains_is_not_told_again(tmp_path: Path, everything: dic
     lines = {
         key: {**line, "acc": 1.0} if line["stream"] == "mix" and line["method"] == "afaf" else line for key, line in everything.items()
     }
-    written = report(lines, Explanations.read(tmp_path))
+    written = report(lines, Explanations.read(tmp_path / "explanations.toml"))
     assert "- AFAF ACC; AFAF BWT: because." in written.main_table()
     for again in (written.ambiguity_table(), written.levels_table()):
         assert "Mix, AFAF, class-IL: as in Table 2." in again
@@ -368,20 +343,6 @@ def test_a_seed_that_collapsed_is_in_no_mean_and_is_named(everything: dict[Any, 
     text = report(lines).main_table()
     assert f"| {len(ewc) - 1} of {len(ewc)} |" in text
     assert f"- EWC, seed {dead}: the network collapsed in task 4 and guesses from there on (ACC " in text
-
-
-def test_an_experiment_of_ones_own_has_a_section_and_the_papers_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(
-        'title = "Mine"\nfeeds = "nothing"\n[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf"]\nseeds = 2\n'
-        '[grid.variants]\nplain = {}\nslow = { "learn.lr" = 0.001 }\nlater = { "learn.lr" = 0.002 }\n'
-    )
-    (mine,) = read_experiments(tmp_path)
-    lines = {run.key: made_up(run) for run in mine.runs if run.variant != "later"}
-    text = Report(lines, [mine], Explanations(), "images").text({})
-    assert "## Mine" in text
-    assert "| split-digits | AFAF | slow |" in text
-    assert "not run yet" in next(row for row in text.splitlines() if "| later |" in row)
-    assert "Table 2" not in text
 
 
 def test_of_fewer_than_three_seeds_nothing_holds() -> None:

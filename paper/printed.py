@@ -10,8 +10,8 @@ from typing import Any
 
 @cache
 def paper() -> dict[str, Any]:
-    """paper.toml."""
-    return tomllib.loads((files(__package__) / "paper.toml").read_text(encoding="utf-8"))
+    """printed.toml: tables, names of streams and methods, and what the text prints."""
+    return tomllib.loads((files(__package__) / "printed.toml").read_text(encoding="utf-8"))
 
 
 def title_of(stream: str) -> str:

@@ -1,4 +1,4 @@
-"""What was found out about numbers that differ from the paper's: results/explanations.toml, set beside them in REPRODUCTION.md."""
+"""What was found out about numbers that differ from the paper's: explanations.toml, set beside them in the tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from afaf.errors import ConfigError, unknown
 from afaf.methods import method_names
-from afaf.report.measured import METRICS, Shape
-from afaf.report.paper import paper
+from afaf.report.measured import Shape
 from afaf.runs.config import read_toml
+from paper.measured import DERIVED, STORED
+from paper.printed import paper
 
 KEYS = {"stream", "method", "metric", "settings", "shown_by", "text"}
 
@@ -44,10 +45,7 @@ class Explanations:
     entries: Sequence[Explanation] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> Explanations:
-        path = folder / "explanations.toml"
-        if not path.exists():
-            return cls()
+    def read(cls, path: Path) -> Explanations:
         table = read_toml(path)
         entries = table.get("explanation", [])
         if not isinstance(entries, list) or set(table) - {"explanation"}:
@@ -86,7 +84,7 @@ def _wrong_evidence(instead: Any) -> str | None:
 
 def _unknown_words(entry: Mapping[str, Any]) -> str | None:
     """Of stream, method and metric, one or a list each."""
-    known = {"stream": paper()["streams"], "method": method_names(), "metric": METRICS}
+    known = {"stream": paper()["streams"], "method": method_names(), "metric": (*STORED, *DERIVED)}
     for key, valid in known.items():
         wrong = _unknown_names(_listed(entry.get(key, [])), valid, key)
         if wrong:

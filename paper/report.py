@@ -11,18 +11,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from afaf.files import fill, make_folders, write_whole
-from afaf.report.claims import BASELINES, CLAIMS, CONTROLS, FEW, IN_LAST_HIDDEN, PROXIMAL, RANDOM, Claim, Part
-from afaf.report.explanations import Explanations
-from afaf.report.measured import Measured, Paired, Shape, Spread, begun_apart, costs, failure, learning_rate, minus
-from afaf.report.paper import paper
-from afaf.report.studies import FIGURES, Figures
+from afaf.report.measured import Paired, Shape, Spread, failure, minus
 from afaf.sweeps.experiments import Experiment
 from afaf.sweeps.store import Key, Line
+from paper.claims import CLAIMS, Claim
+from paper.explanations import Explanations
+from paper.figures import FIGURES, draw_all
+from paper.judgement import FEW, Part
+from paper.measured import Measured, begun_apart, costs, learning_rate
+from paper.printed import paper
+from paper.settings import BASELINES, CONTROLS, IN_LAST_HIDDEN, PROXIMAL, RANDOM
 
 HEAD = """# Reproduction
 
 The numbers of *Avoiding Forgetting and Allowing Forward Transfer in Continual Learning via Sparse Networks* (ECML PKDD 2022) beside those
-measured here. Everything below is written by `afaf reproduce --write-report` from [results/](results), and costs from the code; the runs
+measured here. Everything below is written by `python -m paper` from [paper/results/](paper/results), and costs from the code; the runs
 are made by `afaf reproduce NAME` ([how](docs/experiments.md)).
 """
 
@@ -43,12 +46,6 @@ HOW_TO_READ = """## How to read it
 - Seeds spread by several points, as the tables show: a ranking of AFAF and SpaceNet by ACC wants five seeds or more.
 - The precision of each run is in its line of results/. Between precisions accuracies differ as between seeds
   ([docs/performance.md](docs/performance.md)).
-"""
-
-OWN_HEAD = """# Results
-
-Written by `afaf reproduce --write-report` from lines of results alone. Accuracies are means ± standard deviations (ddof 1) over n seeds, in
-percent. "2 of 3": one of three seeds diverged or collapsed and is in no mean; those left are no fair sample.
 """
 
 NOT_OF_ONE_PIECE = """
@@ -154,9 +151,7 @@ class Report:
             lambda: self.figures(drawn),
             self.contradictions,
         ]
-        about_the_paper = any(experiment.name in OF_THE_PAPER for experiment in self.experiments)
-        head, sections = ([HEAD, self.summary(), HOW_TO_READ], of_the_paper) if about_the_paper else ([OWN_HEAD], [self.others])
-        return "\n".join([*head, self.state(), *(text for section in sections if (text := section()))])
+        return "\n".join([HEAD, self.summary(), HOW_TO_READ, self.state(), *(text for section in of_the_paper if (text := section()))])
 
     def summary(self) -> str:
         """What it comes to, in a few lines."""
@@ -489,17 +484,15 @@ def _same(printed: float, found: float) -> str:
 
 
 def write_reproduction(
-    lines: Mapping[Key, Line], experiments: Sequence[Experiment], results: Path, page: Path, images: Path | None = None
+    lines: Mapping[Key, Line], experiments: Sequence[Experiment], explanations: Explanations, page: Path, images: Path
 ) -> list[Path]:
     """Write the page and its figures; the files written. All are made before any is written."""
-    folder = images if images is not None else page.parent / "docs" / "images"
-    where = folder.relative_to(page.parent).as_posix() if folder.is_relative_to(page.parent) else folder.as_posix()
-    report = Report(lines, experiments, Explanations.read(results), where)
+    report = Report(lines, experiments, explanations, images.relative_to(page.parent).as_posix())
     with TemporaryDirectory() as place:
-        drawn = Figures(report.measured).draw_all(Path(place))
+        drawn = draw_all(report.measured, Path(place))
         files = {page: report.text({path.stem: path.name for path in drawn}).encode()}
-        files |= {folder / path.name: path.read_bytes() for path in drawn}
+        files |= {images / path.name: path.read_bytes() for path in drawn}
     for path, content in files.items():
-        make_folders(path.parent, "choose another place with --report-file")
+        make_folders(path.parent)
         write_whole(path, lambda place, content=content: fill(place, [content]))  # type: ignore[misc]
     return list(files)
