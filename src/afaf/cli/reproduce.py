@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -17,7 +16,7 @@ from rich.table import Table
 
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, unknown
-from afaf.runs.config import parse_set
+from afaf.runs.config import parse_set, read_toml
 from afaf.runs.runner import Listener
 from afaf.streams.tasks import Outline
 from afaf.sweeps.executor import LocalExecutor
@@ -118,10 +117,7 @@ def list_experiments(
 def folder_for(purpose: str) -> Path:
     """The folder of experiments or results that [tool.afaf] of ./pyproject.toml names; without it, ./experiments or ./results."""
     path = Path("pyproject.toml")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path.absolute()}: {error}; mend it, or name the folder with --{purpose}") from None
+    table = read_toml(path) if path.exists() else {}
     named = table.get("tool", {}).get("afaf", {}).get(purpose, purpose)
     if not isinstance(named, str):
         raise ConfigError(f"{path.absolute()}: tool.afaf.{purpose} must be the path of a folder, not {named!r}")
