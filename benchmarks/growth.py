@@ -24,16 +24,16 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.evaluation.predict import EvaluateSettings, score_task
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
 from afaf.runs.runner import Setup, set_up
 from afaf.streams.tasks import Outline
 from afaf.training.engines import Engine, find_engine
 from afaf.training.learner import Learner
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from benchmarks.provenance import write_results
-from benchmarks.step import now, random_feed
+from benchmarks.step import now, random_data
 
 FIRST_REUSE = 3
 SETTINGS: dict[str, Any] = {
@@ -47,26 +47,26 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def learn_task(learner: Learner, setup: Setup, task: int, engine: Engine, feed: Feed) -> float:
+def learn_task(learner: Learner, setup: Setup, task: int, engine: Engine, data: TaskData) -> float:
     """Seconds from the task's arrival until it is consolidated."""
-    device = feed.device
+    device = data.device
     started = now(device)
-    lesson = Lesson(task, (2 * task - 2, 2 * task - 1), feed)
-    learner.begin(task, lesson.classes)
+    context = TaskContext(task, (2 * task - 2, 2 * task - 1), data)
+    learner.begin(task, context.classes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of convolutions running short of free neurons: nothing is fixed there after task 2 with reuse
-        setup.method.start(learner, lesson, 0)
-    engine.learn(learner, setup.method.plan(learner, lesson, 0), feed)
-    setup.method.finish(learner, lesson)
+        setup.method.start(learner, context, 0)
+    engine.learn(learner, setup.method.plan(learner, context, 0), data)
+    setup.method.finish(learner, context)
     learner.end(task)
     return now(device) - started
 
 
-def evaluate(learner: Learner, feeds: list[Feed], device: torch.device) -> float:
+def evaluate(learner: Learner, datasets: list[TaskData], device: torch.device) -> float:
     """Seconds to judge all tasks so far."""
     started = now(device)
-    for task, feed in enumerate(feeds, 1):
-        score_task(learner.network, feed, (2 * task - 2, 2 * task - 1), learner.seen_classes, EvaluateSettings())
+    for task, data in enumerate(datasets, 1):
+        score_task(learner.network, data, (2 * task - 2, 2 * task - 1), learner.seen_classes, EvaluateSettings())
     return now(device) - started
 
 
@@ -84,10 +84,10 @@ def measure(tasks: int, images: int, epochs: int, device: torch.device) -> dict[
     setup = set_up(outline, "afaf", SETTINGS, {"learn": {"epochs": epochs}})
     learner = Learner.fresh(Network(setup.spec, 0, device))
     engine = find_engine("auto", device)
-    test = [random_feed(task, 32, True, device) for task in range(1, tasks + 1)]
+    test = [random_data(task, 32, True, device) for task in range(1, tasks + 1)]
     learning, judging = [], []
     for task in range(1, tasks + 1):
-        learning.append(learn_task(learner, setup, task, engine, random_feed(task, images, True, device)))
+        learning.append(learn_task(learner, setup, task, engine, random_data(task, images, True, device)))
         judging.append(evaluate(learner, test[:task], device))
     return {"tasks": tasks, "learning": learning, "judging": judging, "peak_bytes": peak_bytes(device)}
 

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from afaf.errors import AfafError
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.network.forward import Training
 from afaf.network.ledger import Allocation
 from afaf.network.net import Network
@@ -58,7 +58,7 @@ from afaf.training.eager import EagerEngine
 from afaf.training.learner import Learner
 from afaf.training.report import EpochReport
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 from benchmarks.provenance import write_results
 
 TASKS, CLASSES, SIDE, PER_CLASS = 4, 2, 16, 70  # of the small stream
@@ -79,7 +79,7 @@ def main() -> None:
         if not code.is_file():
             sys.exit(f"{code}: no such file: name the folder that holds the authors' released code (GhadaSokar/AFAF)")
     try:
-        rows = [row for seed in range(arguments.seeds or case.seeds) for row in Beside(case, arguments.checkout, seed).compare()]
+        rows = [row for seed in range(arguments.seeds or case.seeds) for row in SideStream(case, arguments.checkout, seed).compare()]
     except DrawsDifferError as error:
         sys.exit(f"the two differ: {error}")
     except AfafError as error:
@@ -140,8 +140,8 @@ class Watched(AFAF):
 
     newest: Subnetwork
 
-    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
-        self.newest = super().allocate(learner, lesson, request)
+    def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
+        self.newest = super().allocate(learner, context, request)
         return self.newest
 
 
@@ -215,7 +215,7 @@ def tinted(preparation: Preparation) -> Preparation:
 # ---- one run of both
 
 
-class Beside:
+class SideStream:
     """This project's learner, and their class that does after it what it did."""
 
     def __init__(self, case: Case, checkout: Path, seed: int):
@@ -240,27 +240,27 @@ class Beside:
 
     def learn(self, task: Task) -> None:
         learner, method, theirs = self.learner, self.case.method, self.theirs
-        lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)], dtype=torch.float64))
-        learner.begin(lesson.task, lesson.classes)
-        method.start(learner, lesson, 0)
-        theirs.start(learner, lesson, method.newest, self.compared)
+        context = TaskContext(task.number, task.classes, TaskData([(task.train, task.preparation)], dtype=torch.float64))
+        learner.begin(context.task, context.classes)
+        method.start(learner, context, 0)
+        theirs.start(learner, context, method.newest, self.compared)
 
         def after_epoch(report: EpochReport) -> None:
-            theirs.learn_epoch(lesson, Moment(learner.seed, lesson.task, 0, report.epoch))
-            theirs.compare(learner, lesson.task, self.compared)
+            theirs.learn_epoch(context, RngScope(learner.seed, context.task, 0, report.epoch))
+            theirs.compare(learner, context.task, self.compared)
             theirs.compare_importance(learner, self.compared)
 
-        EagerEngine().learn(learner, method.plan(learner, lesson, 0), lesson.feed, after_epoch)
-        method.finish(learner, lesson)
-        learner.end(lesson.task)
+        EagerEngine().learn(learner, method.plan(learner, context, 0), context.data, after_epoch)
+        method.finish(learner, context)
+        learner.end(context.task)
 
     def judge(self, newest: Task) -> bool:
         """Compare the logits of all tasks' test images so far; whether the newest task was learned: nine in ten of its own told apart."""
         seen = len(self.learner.seen_classes)
         self.theirs.code.set_classifer_to_all_learned_tasks()
         for task in self.stream[: newest.number]:
-            feed = Feed([(task.test, task.preparation)], dtype=torch.float64)
-            images, labels = feed.batch(torch.arange(len(feed)))
+            data = TaskData([(task.test, task.preparation)], dtype=torch.float64)
+            images, labels = data.batch(torch.arange(len(data)))
             answer = self.theirs.evaluate(images)[0][:, :seen]
             with torch.no_grad():
                 self.compared.note("logits of test images, classes seen so far", answer - self.learner.network(images)[:, :seen])
@@ -428,7 +428,7 @@ class Dropout:
                 module.forward = partial(self._drop, module)  # type: ignore[method-assign]
 
     @contextlib.contextmanager
-    def of(self, moment: Moment, samples: Tensor) -> Iterator[None]:
+    def of(self, moment: RngScope, samples: Tensor) -> Iterator[None]:
         """For one forward pass in training, of these images at this moment."""
         keys = {layer: moment.key("dropout", layer) for layer in self.layers}
         self._mode, self._asked = Training(self.rate, keys, samples.to(torch.int32)), iter(self.layers)
@@ -585,34 +585,34 @@ class Theirs:
         name: str = self.network.layers_names[l - 1]
         return name
 
-    def start(self, learner: Learner, lesson: Lesson, given: Subnetwork, compared: Compared) -> None:
+    def start(self, learner: Learner, context: TaskContext, given: Subnetwork, compared: Compared) -> None:
         """Allocate as they do."""
         self.draws.prepare(given, learner)
         self.candidates.clear()
-        reuses = lesson.task >= self.case.options.first_reuse
+        reuses = context.task >= self.case.options.first_reuse
         with quietly():
-            if lesson.task == 1:
+            if context.task == 1:
                 self.begin()
             else:
-                self.code.prepare_next_task("mostrelated", reuses, self.mean_activations(lesson) if reuses else None)
+                self.code.prepare_next_task("mostrelated", reuses, self.mean_activations(context) if reuses else None)
         self.draws.check_all_asked()
         self.code.reset_importance()
-        self.compare(learner, lesson.task, compared)
+        self.compare(learner, context.task, compared)
         self.compare_allocation(learner, given.record, compared)
 
-    def mean_activations(self, lesson: Lesson) -> list[list[Tensor]]:
+    def mean_activations(self, context: TaskContext) -> list[list[Tensor]]:
         """By layer and class: the mean over the class's images of a neuron's activation, summed over a map's positions."""
 
         def of_class(c: int) -> list[Tensor]:
-            images, _ = lesson.feed.batch(torch.nonzero(lesson.feed.labels == c).flatten())  # no moment: not augmented
+            images, _ = context.data.batch(torch.nonzero(context.data.labels == c).flatten())  # no moment: not augmented
             return [h.flatten(2).sum(2).mean(0) if h.dim() == 4 else h.mean(0) for h in self.evaluate(images)[1:]]
 
-        return [list(layer) for layer in zip(*map(of_class, lesson.classes), strict=True)]
+        return [list(layer) for layer in zip(*map(of_class, context.classes), strict=True)]
 
-    def learn_epoch(self, lesson: Lesson, moment: Moment) -> None:
+    def learn_epoch(self, context: TaskContext, moment: RngScope) -> None:
         self.network.train()
-        for samples in lesson.feed.order(moment).split(self.case.learn.batch_size):
-            images, labels = lesson.feed.batch(samples, moment)
+        for samples in context.data.order(moment).split(self.case.learn.batch_size):
+            images, labels = context.data.batch(samples, moment)
             self.step.zero_grad()
             self.code.set_old_weight()
             with self.dropout.of(moment, samples):

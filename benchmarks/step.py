@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
 from afaf.runs.runner import Setup, set_up
@@ -33,18 +33,18 @@ from afaf.training.compact import Trunk
 from afaf.training.engines import EagerEngine, Engine, find_engine
 from afaf.training.learner import Learner
 from afaf.training.report import EpochReport
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from benchmarks.provenance import write_results
 
 EPOCHS = 4  # the median of the times of all but the last is taken; the last is taken apart, which makes it wait
 
 
-def random_feed(task: int, images: int, augment: bool, device: torch.device) -> Feed:
+def random_data(task: int, images: int, augment: bool, device: torch.device) -> TaskData:
     rng = np.random.default_rng(task)
     pixels = rng.integers(0, 256, (images, 32, 32, 3), dtype=np.uint8)
     labels = np.array([2 * task - 2, 2 * task - 1])[np.arange(images) % 2]
     preparation = Preparation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201), augment="crop-flip" if augment else "none")
-    return Feed([(Split(pixels, labels), preparation)], device)
+    return TaskData([(Split(pixels, labels), preparation)], device)
 
 
 @dataclass
@@ -87,32 +87,32 @@ class Apart:
         return taken_apart
 
 
-def measure_epoch(learner: Learner, setup: Setup, task: int, feed: Feed, engine: Engine) -> Epoch:
+def measure_epoch(learner: Learner, setup: Setup, task: int, data: TaskData, engine: Engine) -> Epoch:
     """Learn a task for a few epochs and consolidate it."""
-    lesson = Lesson(task, (2 * task - 2, 2 * task - 1), feed)
-    learner.begin(task, lesson.classes)
-    setup.method.start(learner, lesson, 0)
-    plan = setup.method.plan(learner, lesson, 0)
-    ahead, rewiring = Apart(feed.device), Apart(feed.device)
+    context = TaskContext(task, (2 * task - 2, 2 * task - 1), data)
+    learner.begin(task, context.classes)
+    setup.method.start(learner, context, 0)
+    plan = setup.method.plan(learner, context, 0)
+    ahead, rewiring = Apart(data.device), Apart(data.device)
     plan.epochs += plan.rewire is not None  # after the last epoch nothing is rewired
     if plan.rewire is not None:
         plan.rewire = rewiring.timed(plan.rewire)
-    times = [now(feed.device)]
+    times = [now(data.device)]
 
     def mark(report: EpochReport) -> None:
-        times.append(now(feed.device))
+        times.append(now(data.device))
         ahead.on = rewiring.on = report.epoch == EPOCHS - 2
 
     features = Trunk.features
     Trunk.features = ahead.timed(features)  # type: ignore[method-assign]
     try:
-        engine.learn(learner, plan, feed, mark)
+        engine.learn(learner, plan, data, mark)
     finally:
         Trunk.features = features  # type: ignore[method-assign]
-    setup.method.finish(learner, lesson)
+    setup.method.finish(learner, context)
     learner.end(task)
     spent = np.diff(times)[:EPOCHS]
-    return Epoch(float(np.median(spent[:-1])), ahead.seconds, rewiring.seconds, float(spent[-1]), -(-len(feed) // plan.batch_size))
+    return Epoch(float(np.median(spent[:-1])), ahead.seconds, rewiring.seconds, float(spent[-1]), -(-len(data) // plan.batch_size))
 
 
 def main() -> None:
@@ -127,19 +127,19 @@ def main() -> None:
     table: dict[str, Any] = {"learn": {"epochs": EPOCHS}}
     dense, sparse = set_up(outline, "finetune", table), set_up(outline, "afaf", table)
 
-    def feed(task: int, augment: bool = True) -> Feed:
-        return random_feed(task, options.images, augment, device)
+    def data(task: int, augment: bool = True) -> TaskData:
+        return random_data(task, options.images, augment, device)
 
     fast = find_engine("auto", device, options.precision)
     baseline = Learner.fresh(Network(dense.spec, 0, device))
-    found = {"dense fine-tuning": measure_epoch(baseline, dense, 1, feed(1), fast)}
+    found = {"dense fine-tuning": measure_epoch(baseline, dense, 1, data(1), fast)}
     learner = Learner.fresh(Network(sparse.spec, 0, device))
-    found["task 1, no reuse"] = measure_epoch(learner, sparse, 1, feed(1), fast)
-    found["task 2, no reuse"] = measure_epoch(learner, sparse, 2, feed(2), fast)
+    found["task 1, no reuse"] = measure_epoch(learner, sparse, 1, data(1), fast)
+    found["task 2, no reuse"] = measure_epoch(learner, sparse, 2, data(2), fast)
     before = copy.deepcopy(learner)
-    found["task 3, reusing"] = measure_epoch(learner, sparse, 3, feed(3), fast)
-    found["task 3, reusing, not augmented"] = measure_epoch(copy.deepcopy(before), sparse, 3, feed(3, False), fast)
-    found["task 3, reusing, eager engine"] = measure_epoch(before, sparse, 3, feed(3), EagerEngine())
+    found["task 3, reusing"] = measure_epoch(learner, sparse, 3, data(3), fast)
+    found["task 3, reusing, not augmented"] = measure_epoch(copy.deepcopy(before), sparse, 3, data(3, False), fast)
+    found["task 3, reusing, eager engine"] = measure_epoch(before, sparse, 3, data(3), EagerEngine())
     dense_seconds = found["dense fine-tuning"].seconds
     rows = [
         {

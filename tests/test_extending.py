@@ -25,7 +25,7 @@ def test_a_dense_method_that_freezes_the_lower_layers() -> None:
     kept: list[torch.Tensor] = []
 
     class Watched(example("Half")):  # type: ignore[misc]
-        def finish(self, learner: extend.Learner, lesson: extend.Lesson) -> None:
+        def finish(self, learner: extend.Learner, context: extend.TaskContext) -> None:
             kept.append(torch.cat([learner.network.weight(1).flatten(), learner.network.bias(1)]).clone())
 
     results = afaf.run("split-digits", Watched, settings={**QUICK, "method.first": 2}, device="cpu")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from afaf.errors import CapacityError
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Lesson, Method
+from afaf.methods.base import Method, TaskContext
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
@@ -21,7 +21,7 @@ from afaf.streams.tasks import Stream
 from afaf.training.eager import EagerEngine
 from afaf.training.learner import Learner
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from conftest import small_stream
 
 
@@ -39,35 +39,35 @@ class World:
 
     def learn(
         self,
-        before_task: Callable[[Learner, Lesson], None] | None = None,
-        after_start: Callable[[Learner, Lesson], None] | None = None,
-        after_epoch: Callable[[Learner, Lesson], None] | None = None,
-        after_task: Callable[[Learner, Lesson], None] | None = None,
+        before_task: Callable[[Learner, TaskContext], None] | None = None,
+        after_start: Callable[[Learner, TaskContext], None] | None = None,
+        after_epoch: Callable[[Learner, TaskContext], None] | None = None,
+        after_task: Callable[[Learner, TaskContext], None] | None = None,
     ) -> Learner:
         """Learn the whole stream; a world whose tasks do not fit is no example."""
         learner = Learner.fresh(Network(self.spec, self.seed, dtype=self.dtype), self.unit)
         for tasks in self.method.lessons(len(self.stream)):
             chosen = [self.stream[number - 1] for number in tasks]
-            feed = Feed([(task.train, task.preparation) for task in chosen], dtype=self.dtype)
-            lesson = Lesson(tasks[-1], tuple(c for task in chosen for c in task.classes), feed)
+            data = TaskData([(task.train, task.preparation) for task in chosen], dtype=self.dtype)
+            context = TaskContext(tasks[-1], tuple(c for task in chosen for c in task.classes), data)
             if before_task:
-                before_task(learner, lesson)
-            learner.begin(lesson.task, lesson.classes)
+                before_task(learner, context)
+            learner.begin(context.task, context.classes)
             for phase in range(self.method.phases):
                 try:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
-                        self.method.start(learner, lesson, phase)
+                        self.method.start(learner, context, phase)
                 except CapacityError:
                     assume(False)
                 if after_start:
-                    after_start(learner, lesson)
-                plan = self.method.plan(learner, lesson, phase)
-                self.engine.learn(learner, plan, feed, lambda _, lesson=lesson: after_epoch(learner, lesson) if after_epoch else None)
-            self.method.finish(learner, lesson)
-            learner.end(lesson.task)
+                    after_start(learner, context)
+                plan = self.method.plan(learner, context, phase)
+                self.engine.learn(learner, plan, data, lambda _, context=context: after_epoch(learner, context) if after_epoch else None)
+            self.method.finish(learner, context)
+            learner.end(context.task)
             if after_task:
-                after_task(learner, lesson)
+                after_task(learner, context)
         return learner
 
 

@@ -1,7 +1,7 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, rows_of
+from afaf.methods.base import Actions, Footprint, Method, Predictor, TaskContext, rows_of
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
@@ -24,7 +24,7 @@ from afaf.training.plan import LearningPlan, Loss, Step
 from afaf.training.quadratic import ProximalStep, QuadraticPenalty
 from afaf.training.report import EpochReport
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 
 __all__ = [
     "AFAF",
@@ -38,7 +38,6 @@ __all__ = [
     "DenseOptions",
     "EagerEngine",
     "EpochReport",
-    "Feed",
     "Footprint",
     "Importance",
     "Layer",
@@ -46,12 +45,10 @@ __all__ = [
     "Learner",
     "LearningPlan",
     "Ledger",
-    "Lesson",
     "Listener",
     "Loss",
     "LossOver",
     "Method",
-    "Moment",
     "Network",
     "NetworkSpec",
     "Norm",
@@ -65,6 +62,7 @@ __all__ = [
     "QuadraticPenalty",
     "Request",
     "Results",
+    "RngScope",
     "Settings",
     "SpaceNet",
     "SpaceNetOptions",
@@ -76,6 +74,8 @@ __all__ = [
     "StrengthOptions",
     "Subnetwork",
     "Task",
+    "TaskContext",
+    "TaskData",
     "allocate_free",
     "allocate_reusing",
     "distillation",

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from afaf.evaluation.predict import EvaluateSettings, score_task
 from afaf.streams.tasks import Preparation, Split
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 
-def feed_of(labels: list[int]) -> Feed:
+def feed_of(labels: list[int]) -> TaskData:
     """Vectors that hold their own row number, so that a test can state the logits."""
     x = np.arange(len(labels), dtype=np.float32)[:, None]
-    return Feed([(Split(x, np.array(labels)), Preparation())])
+    return TaskData([(Split(x, np.array(labels)), Preparation())])
 
 
 def predictor(logits: list[list[float]]):

@@ -194,7 +194,7 @@ def test_a_task_cools_down_before_it_ends(model: Lifelong) -> None:
     class Recording:
         name = "recording"
 
-        def learn(self, learner: Any, plan: LearningPlan, feed: Any, on_epoch: Any = None, first_epoch: int = 0) -> None:
+        def learn(self, learner: Any, plan: LearningPlan, data: Any, on_epoch: Any = None, first_epoch: int = 0) -> None:
             parts.append((first_epoch, plan.epochs, plan.lr, plan.rewire is not None))
             for epoch in range(first_epoch, plan.epochs):
                 on_epoch(EpochReport(1, 0, epoch, plan.epochs, 0.0, 0.0))
@@ -208,3 +208,15 @@ def test_a_task_cools_down_before_it_ends(model: Lifelong) -> None:
     parts.clear()
     Cooling(Recording()).learn(model.learner, plan_of(3), None)  # type: ignore[arg-type]
     assert parts == [(0, 3, 0.5, True)]
+
+
+def test_the_network_as_it_stood_cannot_be_seen_after_a_class_was_removed(model: Lifelong) -> None:
+    """Its connections are gone; also in a file of a version that did not note it."""
+    two = model.copy()
+    assert two.learner.network.as_of(1, two.learner.ledger) is not None
+    two.remove("b")
+    older = two.copy()
+    older.learner.ledger.keeps_past = True
+    for changed in (two, two.copy(), older.copy()):
+        with pytest.raises(ValueError, match="changed since"):
+            changed.learner.network.as_of(1, changed.learner.ledger)

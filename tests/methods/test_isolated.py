@@ -10,7 +10,7 @@ import torch
 
 import afaf
 from afaf.errors import CapacityError
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.isolated import Isolated, IsolatedOptions
 from afaf.runs.runner import set_up
 from afaf.streams.tasks import Outline
@@ -29,8 +29,8 @@ def test_a_tasks_own_logits_never_change(norm: str) -> None:
     x = probe(world.spec)
     answers: dict[int, torch.Tensor] = {}
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        answers[lesson.task] = learner.network(x)[:, list(lesson.classes)]
+    def watch(learner: Learner, context: TaskContext) -> None:
+        answers[context.task] = learner.network(x)[:, list(context.classes)]
 
     learner = world.learn(after_task=watch)
     for task, classes in learner.classes_of.items():

@@ -11,7 +11,7 @@ import torch
 
 import afaf
 from afaf.errors import CapacityError, ConfigError
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.packnet import PackNet, PackNetOptions
 from afaf.subnets.prune import largest
 from afaf.subnets.sizes import share
@@ -31,8 +31,8 @@ def test_what_a_task_owns_is_bit_identical_for_ever(norm: str) -> None:
     """Weights, and after the first task every bias and norm too; of the output, each task's own rows."""
     past: dict[int, Any] = {}
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        past[lesson.task] = (copy.deepcopy(learner.network.parameters), copy.deepcopy(learner.ledger.owners))
+    def watch(learner: Learner, context: TaskContext) -> None:
+        past[context.task] = (copy.deepcopy(learner.network.parameters), copy.deepcopy(learner.ledger.owners))
 
     learner = five_tasks(norm).learn(after_task=watch)
     for task in range(1, 5):
@@ -86,14 +86,14 @@ def test_each_task_prunes_its_smallest_weights() -> None:
     world = five_tasks(retrain_epochs=0)
     start = world.method.start
 
-    def watched(learner: Learner, lesson: Lesson, phase: int) -> None:
+    def watched(learner: Learner, context: TaskContext, phase: int) -> None:
         if phase == 1:
-            trained[lesson.task] = learner.network.weight(2).clone()
-            candidates = learner.ledger.owned_by(2, lesson.task).clone()
-        start(learner, lesson, phase)
-        if phase == 1 and lesson.task < 5:
-            own = learner.ledger.owned_by(2, lesson.task)
-            magnitude = trained[lesson.task].abs()
+            trained[context.task] = learner.network.weight(2).clone()
+            candidates = learner.ledger.owned_by(2, context.task).clone()
+        start(learner, context, phase)
+        if phase == 1 and context.task < 5:
+            own = learner.ledger.owned_by(2, context.task)
+            magnitude = trained[context.task].abs()
             assert float(magnitude[own].min()) >= float(magnitude[candidates & ~own].max())
             assert bool((learner.network.weight(2)[candidates & ~own] == 0).all())
 
@@ -105,14 +105,14 @@ def test_each_task_prunes_its_smallest_weights() -> None:
 def test_later_tasks_start_where_pruning_left_the_weights_or_anew(start_at: Any, zero: bool) -> None:
     world = five_tasks(start_at=start_at)
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        free = learner.ledger.owned_by(1, lesson.task)
-        if lesson.task == 2 and int(free.sum()) > share(20, free.numel()):  # at the start of training, before pruning
+    def watch(learner: Learner, context: TaskContext) -> None:
+        free = learner.ledger.owned_by(1, context.task)
+        if context.task == 2 and int(free.sum()) > share(20, free.numel()):  # at the start of training, before pruning
             values = learner.network.weight(1)[free]
             assert bool((values == 0).all()) == zero
             if not zero:
                 assert torch.equal(values, learner.network.initial_weights(1)[free])
-            seen.append(lesson.task)
+            seen.append(context.task)
 
     seen: list[int] = []
     world.learn(after_start=watch)
@@ -124,8 +124,8 @@ def test_with_its_own_mask_a_task_answers_as_it_did() -> None:
     world = five_tasks()
     x = probe(world.spec)
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        answers[lesson.task] = learner.network(x)[:, : sum(FIVE[: lesson.task])]
+    def watch(learner: Learner, context: TaskContext) -> None:
+        answers[context.task] = learner.network(x)[:, : sum(FIVE[: context.task])]
 
     learner = world.learn(after_task=watch)
     for task, logits in answers.items():
@@ -156,9 +156,9 @@ def test_retraining_is_a_phase_of_its_own_and_spared_where_nothing_was_pruned() 
     plans: list[tuple[int, int, int]] = []
     plan = world.method.plan
 
-    def watched(learner: Learner, lesson: Lesson, phase: int) -> Any:
-        made = plan(learner, lesson, phase)
-        plans.append((lesson.task, made.phase, made.epochs))
+    def watched(learner: Learner, context: TaskContext, phase: int) -> Any:
+        made = plan(learner, context, phase)
+        plans.append((context.task, made.phase, made.epochs))
         return made
 
     world.method.plan = watched  # type: ignore[method-assign]
@@ -183,9 +183,9 @@ def test_masked_rows_of_other_tasks_have_no_influence_on_a_task(masked: bool) ->
         options = PackNetOptions(share=20.0, retrain_epochs=2, loss_over="all", mask_other_rows=masked)
         world = world_of(PackNet, options, classes=(2, 2))
 
-        def scale_old_rows(learner: Learner, lesson: Lesson) -> None:
-            if lesson.task == 1:
-                learner.network.weight(world.spec.L - 1)[list(lesson.classes)] *= factor
+        def scale_old_rows(learner: Learner, context: TaskContext) -> None:
+            if context.task == 1:
+                learner.network.weight(world.spec.L - 1)[list(context.classes)] *= factor
 
         learner = world.learn(after_task=scale_old_rows)
         return learner.network.weight(1)[learner.ledger.owned_by(1, 2)]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import afaf
 from afaf.errors import ConfigError, DivergedError
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.dense import DenseOptions
 from afaf.methods.ewc import EWC, EWCOptions
 from afaf.methods.finetune import Finetune
@@ -45,7 +45,7 @@ def test_without_strength_it_is_fine_tuning_bit_for_bit(method: Any, options: An
 def test_old_output_rows_stand_still(method: Any, options: Any) -> None:
     rows: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
+    def watch(learner: Learner, context: TaskContext) -> None:
         rows.append((learner.network.weight(learner.network.spec.L - 1).clone(), learner.network.bias(learner.network.spec.L - 1).clone()))
 
     world_of(method, replace(options, strength=1.0)).learn(after_task=watch)
@@ -62,8 +62,8 @@ def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: A
     for strength in (0.0, 1e4, 1e6, 1e8):
         before: dict[str, Any] = {}
 
-        def remember(learner: Learner, lesson: Lesson, before: dict[str, Any] = before) -> None:
-            before[str(lesson.task)] = (find(learner.memory, "importance/0"), find(learner.memory, "anchor/0"))
+        def remember(learner: Learner, context: TaskContext, before: dict[str, Any] = before) -> None:
+            before[str(context.task)] = (find(learner.memory, "importance/0"), find(learner.memory, "anchor/0"))
 
         learner = world_of(method, replace(options, strength=strength, penalty="proximal"), norm=norm, classes=(2, 2)).learn(
             before_task=remember
@@ -103,8 +103,8 @@ def test_where_the_network_itself_got_out_of_hand_the_advice_is_a_lower_learning
     world = world_of(MAS, MASOptions(strength=1.0, penalty="explicit"))
     estimate = world.method.estimate  # type: ignore[attr-defined]
 
-    def exploding(learner: Learner, lesson: Lesson) -> Any:
-        return {name: torch.full_like(importance, 1e4) for name, importance in estimate(learner, lesson).items()}
+    def exploding(learner: Learner, context: TaskContext) -> Any:
+        return {name: torch.full_like(importance, 1e4) for name, importance in estimate(learner, context).items()}
 
     world.method.estimate = exploding  # type: ignore[attr-defined]
     with pytest.raises(DivergedError, match=r"task 2 diverge.*an importance of 5e\+03.*lower learn\.lr"):
@@ -117,8 +117,8 @@ def test_a_penalty_on_the_verge_of_diverging_carries_the_advice_in_its_plan() ->
     plans = []
     plan = world.method.plan
 
-    def watched(learner: Learner, lesson: Lesson, phase: int) -> Any:
-        plans.append(plan(learner, lesson, phase))
+    def watched(learner: Learner, context: TaskContext, phase: int) -> Any:
+        plans.append(plan(learner, context, phase))
         return plans[-1]
 
     world.method.plan = watched  # type: ignore[method-assign]
@@ -134,8 +134,8 @@ def test_blends(blend: Any) -> None:
     world = world_of(EWC, EWCOptions(strength=1.0, blend=blend), classes=(2, 2))
     estimate = world.method.estimate  # type: ignore[attr-defined]
 
-    def watched(learner: Learner, lesson: Lesson) -> Any:
-        estimates.append(estimate(learner, lesson))
+    def watched(learner: Learner, context: TaskContext) -> Any:
+        estimates.append(estimate(learner, context))
         anchors.append({name: tensor.clone() for name, tensor in protected(learner.network.parameters).items()})
         return estimates[-1]
 
@@ -192,14 +192,14 @@ def test_the_teacher_never_changes(norm: str) -> None:
     world = world_of(LwF, LwFOptions(strength=1.0), norm=norm)
     x = probe(world.spec)
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         before.clear()
         before.update({name: tensor.clone() for name, tensor in everything(learner.network.parameters).items()})
         answers["before"] = learner.network(x)
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
+    def watch(learner: Learner, context: TaskContext) -> None:
         teacher = find(learner.memory, "teacher")
-        if lesson.task == 1:
+        if context.task == 1:
             assert teacher == {}
             return
         assert teacher.keys() == before.keys()

@@ -13,11 +13,11 @@ import afaf
 from afaf.errors import ConfigError
 from afaf.heads.closed_form import STRENGTHS, add_to_sums, solve, sums_bytes
 from afaf.heads.patches import whitened_filters
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.ridge import Ridge, RidgeOptions
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from small_worlds import world_of
 
 BOTH: list[Any] = [RidgeOptions(features="trunk"), RidgeOptions(features="patches", filters=5, patch=4)]
@@ -41,8 +41,8 @@ def test_task_by_task_equals_all_at_once(options: RidgeOptions) -> None:
 
     world = world_of(Ridge, replace(options, strength=0.01))
     learner = world.learn()
-    feed = Feed([(task.train, task.preparation) for task in world.stream])
-    x, labels = feed.batch(torch.arange(len(feed)))
+    data = TaskData([(task.train, task.preparation) for task in world.stream])
+    x, labels = data.batch(torch.arange(len(data)))
     features = world.method._features(learner)(x)  # type: ignore[attr-defined]
     weights, bias = joint_head(features, labels, 6, 0.01)
     assert torch.allclose(learner.memory["weights/head"].double(), weights, atol=1e-5)
@@ -57,7 +57,7 @@ def test_features_are_fixed_and_no_image_is_kept(options: RidgeOptions) -> None:
     kept: list[dict[str, Tensor]] = []
     networks: list[list[Tensor]] = []
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
+    def watch(learner: Learner, context: TaskContext) -> None:
         kept.append({name: tensor.clone() for name, tensor in learner.memory.items()})
         networks.append([tensor.clone() for tensor in learner.network.parameters.weights + learner.network.parameters.biases])
 
@@ -123,9 +123,9 @@ def test_filters_are_whitened_patches_of_the_feed() -> None:
     from conftest import small_stream
 
     task = small_stream([2], per_class=80)[0]
-    feed = Feed([(task.train, Preparation((0.2,), (0.05,)))], dtype=torch.float64)  # pixels far from mean 0 and spread 1
-    weight, bias = whitened_filters(feed, 12, 3, torch.Generator().manual_seed(0))
-    z = F.conv2d(feed.batch(torch.arange(len(feed)))[0], weight, bias).movedim(1, 0).flatten(1)
+    data = TaskData([(task.train, Preparation((0.2,), (0.05,)))], dtype=torch.float64)  # pixels far from mean 0 and spread 1
+    weight, bias = whitened_filters(data, 12, 3, torch.Generator().manual_seed(0))
+    z = F.conv2d(data.batch(torch.arange(len(data)))[0], weight, bias).movedim(1, 0).flatten(1)
     assert weight.shape == (12, 1, 3, 3)
     assert torch.allclose(z.mean(1), torch.zeros(12, dtype=torch.float64), atol=0.1)
     assert torch.allclose(z.std(1), torch.ones(12, dtype=torch.float64), atol=0.15)

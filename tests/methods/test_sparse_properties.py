@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.training.learner import Learner
 from worlds import World, probe, worlds
 
@@ -25,12 +25,12 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
     """Another task's places are never touched, and drop and grow moves connections without losing or adding any."""
     before: dict[str, Any] = {}
 
-    def started(learner: Learner, lesson: Lesson) -> None:
-        before["count"] = [int(learner.ledger.owned_by(l, lesson.task).sum()) for l in layers(learner)]
-        before["others"] = [torch.where(o == lesson.task, 0, o) for o in learner.ledger.owners]
+    def started(learner: Learner, context: TaskContext) -> None:
+        before["count"] = [int(learner.ledger.owned_by(l, context.task).sum()) for l in layers(learner)]
+        before["others"] = [torch.where(o == context.task, 0, o) for o in learner.ledger.owners]
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        assert [int(learner.ledger.owned_by(l, lesson.task).sum()) for l in layers(learner)] == before["count"]
+    def watch(learner: Learner, context: TaskContext) -> None:
+        assert [int(learner.ledger.owned_by(l, context.task).sum()) for l in layers(learner)] == before["count"]
         for l in layers(learner):
             owner = learner.ledger.owner(l)
             others = before["others"][l - 1]
@@ -47,12 +47,12 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
 def test_nothing_new_flows_into_a_fixed_neuron(world: World) -> None:
     fixed: list[torch.Tensor] = []
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         fixed[:] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
+    def watch(learner: Learner, context: TaskContext) -> None:
         for l in range(1, learner.network.spec.L - 1):
-            assert not bool(learner.ledger.owned_by(l, lesson.task)[fixed[l]].any())
+            assert not bool(learner.ledger.owned_by(l, context.task)[fixed[l]].any())
 
     world.learn(before_task=remember, after_start=watch, after_epoch=watch)
 
@@ -63,13 +63,13 @@ def test_the_past_is_bit_identical(world: World) -> None:
     """Weights of past tasks, everything below l_reuse and the biases of fixed neurons: not a bit moves (moving norms excepted)."""
     past: dict[str, Any] = {}
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         past["parameters"] = copy.deepcopy(learner.network.parameters)
         past["owners"] = copy.deepcopy(learner.ledger.owners)
         past["fixed"] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        record = learner.ledger.record_of(lesson.task)
+    def watch(learner: Learner, context: TaskContext) -> None:
+        record = learner.ledger.record_of(context.task)
         assert record is not None
         for l in layers(learner):
             old, new = past["parameters"].weights[l - 1], learner.network.weight(l)
@@ -100,14 +100,14 @@ def test_how_many_neurons_a_task_fixes(world: World) -> None:
     """Exactly fixed_l without reuse, at most fixed_l with it, and all of the task's neurons in the last hidden layer."""
     before: list[torch.Tensor] = []
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         before[:] = copy.deepcopy(learner.ledger.fixings)
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
+    def watch(learner: Learner, context: TaskContext) -> None:
         ledger, L = learner.ledger, learner.network.spec.L
-        record = ledger.record_of(lesson.task)
+        record = ledger.record_of(context.task)
         assert record is not None
-        sizes = world.method.sizes_of(world.spec, lesson.task, len(lesson.classes))  # type: ignore[attr-defined]
+        sizes = world.method.sizes_of(world.spec, context.task, len(context.classes))  # type: ignore[attr-defined]
         for l in range(2, L):
             fresh = int(((ledger.fixed(l) > 0) & (before[l - 1] == 0)).sum())
             selected = record.selected(l)
@@ -129,8 +129,8 @@ def test_the_network_as_it_stood_gives_its_old_logits_back(world: World) -> None
     x = probe(world.spec)
     answers: dict[int, torch.Tensor] = {}
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
-        answers[lesson.task] = learner.network(x)
+    def remember(learner: Learner, context: TaskContext) -> None:
+        answers[context.task] = learner.network(x)
 
     learner = world.learn(after_task=remember)
     for task, logits in answers.items():
@@ -160,16 +160,16 @@ def test_a_reusing_task_draws_where_algorithm_1_allows(world: World) -> None:
     """Per class: from its candidates and the free neurons, to those of them that are not fixed; below l_reuse nothing is added."""
     fixed: list[torch.Tensor] = []
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         fixed[:] = copy.deepcopy(learner.ledger.fixings)
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        record, L = learner.ledger.record_of(lesson.task), learner.network.spec.L
+    def watch(learner: Learner, context: TaskContext) -> None:
+        record, L = learner.ledger.record_of(context.task), learner.network.spec.L
         assert record is not None
         if record.l_reuse == 1:
             return
         for l in range(1, record.l_reuse):
-            assert not bool(learner.ledger.owned_by(l, lesson.task).any())
+            assert not bool(learner.ledger.owned_by(l, context.task).any())
         for c in record.classes:
             for l in range(record.l_reuse, L):
                 candidates = set(c.candidates[l].tolist()) if l in c.candidates else set()
@@ -179,7 +179,7 @@ def test_a_reusing_task_draws_where_algorithm_1_allows(world: World) -> None:
                 if l < L - 1:
                     assert not bool((fixed[l][c.targets[l]] > 0).any())
             assert L - 1 not in c.candidates
-            rows = learner.ledger.owned_by(L - 1, lesson.task)[c.class_id].amax(1)
+            rows = learner.ledger.owned_by(L - 1, context.task)[c.class_id].amax(1)
             assert set(torch.nonzero(rows).flatten().tolist()) <= set(record.free[L - 1].tolist())
 
     world.learn(before_task=remember, after_start=watch)

@@ -105,9 +105,15 @@ def test_no_gradient_passes_a_fixed_neuron() -> None:
     network.parameters.biases[0] += 5  # every first-layer neuron is active
     for weight in network.parameters.weights:
         weight.requires_grad_()
-    passes = {2: torch.tensor([1.0, 0.0, 1.0])}
-    forward(spec, network.parameters, torch.rand(6, 4), mode=training(torch.arange(6), rate=0.0, passes=passes)).sum().backward()
+    grad_mask = {2: torch.tensor([1.0, 0.0, 1.0])}
+    forward(spec, network.parameters, torch.rand(6, 4), mode=training(torch.arange(6), rate=0.0, grad_mask=grad_mask)).sum().backward()
     gradient = network.weight(1).grad
     assert gradient is not None
     assert bool((gradient[1] == 0).all())
     assert bool((gradient[[0, 2]] != 0).any())
+
+
+def test_no_layer_is_run_where_the_last_is_below_the_first() -> None:
+    spec = NetworkSpec("s", (4,), (Layer("dense", 3),), 2)
+    x = torch.rand(6, 4)
+    assert forward(spec, Network(spec).parameters, x, last=0) is x

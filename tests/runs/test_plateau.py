@@ -19,7 +19,7 @@ from afaf.training.eager import EagerEngine
 from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
 from afaf.training.report import EpochReport, OnEpoch
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from conftest import small_stream
 from small_worlds import numbers, world_of
 
@@ -35,7 +35,7 @@ class Recording(EagerEngine):
         self.rates: list[float] = []
         self.before: list[Numbers] = []
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         now = as_it_stands(learner)
         self.calls += 1
 
@@ -47,7 +47,7 @@ class Recording(EagerEngine):
             on_epoch(report)
             now = as_it_stands(learner)
 
-        super().learn(learner, plan, feed, told, first_epoch)
+        super().learn(learner, plan, data, told, first_epoch)
 
 
 @dataclass
@@ -82,7 +82,7 @@ def learn(lr: float, patient: int, epochs: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(patience, "loss_on", remembered)
     task = world.stream[0]
     labels = np.where(np.arange(len(task.test)) % 3 == 0, 1 - task.test.labels, task.test.labels)
-    world.engine = Patient(found.engine, patient, Feed([(Split(task.test.images, labels), task.preparation)]), 5)
+    world.engine = Patient(found.engine, patient, TaskData([(Split(task.test.images, labels), task.preparation)]), 5)
     world.stream = world.stream[:1]
     learner = world.learn()
     found.end, found.memory = as_it_stands(learner), dict(learner.memory)

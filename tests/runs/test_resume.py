@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import afaf
 from afaf.doctor import examine
 from afaf.errors import ConfigError, DataError, RunError, StoppedError
 from afaf.methods.finetune import Finetune
+from afaf.runs import runner
 from afaf.runs.checkpoint import load_checkpoint
 from afaf.runs.resume import resume
 from afaf.runs.runner import Listener, run
@@ -221,6 +223,23 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.checkpoint and run\.chunk"):
         resume(tmp_path / "run", stream=stream(), settings={"learn.epochs": 9})
     assert resume(tmp_path / "run", stream=stream(), settings={"run.chunk": 1, "run.checkpoint": 0.5}).acc is not None
+
+
+def test_one_changed_image_among_many_is_noticed(tmp_path: Path) -> None:
+    many = small_stream([2, 2], per_class=80)
+    run(many, "finetune", out=tmp_path / "run", settings={"learn.epochs": 1, "network.name": "mlp"})
+    many[0].train.images[1] += 1  # between two images that a sample would have looked at
+    with pytest.raises(RunError, match="images have changed"):
+        resume(tmp_path / "run", stream=many)
+
+
+def test_a_run_begun_with_a_digest_of_some_images_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As versions before wrote it."""
+    monkeypatch.setattr(runner, "data_digest", partial(runner.data_digest, sampled=True))
+    stopped(tmp_path / "run", 2)
+    monkeypatch.undo()
+    assert ":" not in json.loads((tmp_path / "run" / "config.json").read_text())["data_digest"]
+    assert len(resume(tmp_path / "run", stream=stream()).R) == 3
 
 
 def edit(folder: Path, *, top: dict[str, Any] | None = None, **sections: dict[str, Any]) -> None:

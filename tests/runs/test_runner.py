@@ -12,7 +12,7 @@ import torch
 
 import afaf
 from afaf.errors import AfafError, CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.finetune import Finetune
 from afaf.runs.runner import Listener
 from afaf.runs.stop import Stop
@@ -69,10 +69,10 @@ def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: P
     assert model.class_names == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"], ["8", "9"]]
     right = 0
     stream = afaf.open_stream("split-digits")
-    from afaf.training.task_data import Feed
+    from afaf.training.task_data import TaskData
 
     for task in stream:
-        x, labels = Feed([(task.test, task.preparation)]).batch(torch.arange(len(task.test)))
+        x, labels = TaskData([(task.test, task.preparation)]).batch(torch.arange(len(task.test)))
         right += int((model.learner.network(x).argmax(1) == labels).sum())
     assert right == np.trace(np.array(results.confusion))
     repeated = afaf.run("split-digits", "afaf", device="cpu", seed=3, config=folder / "config.json")
@@ -81,10 +81,10 @@ def test_the_folder_holds_everything_and_the_model_answers_as_before(tmp_path: P
 
 def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
     """Weights, ledger, records and the network as it stood after each task survive the file."""
-    from afaf.methods.base import Lesson
+    from afaf.methods.base import TaskContext
     from afaf.network.net import Network
     from afaf.runs.runner import set_up
-    from afaf.training.task_data import Feed
+    from afaf.training.task_data import TaskData
     from worlds import probe
 
     stream = small_stream([2, 1, 2])
@@ -95,11 +95,11 @@ def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
     )
     learner = afaf.storage.model_file.Learner.fresh(Network(setup.spec, 1))
     for task in stream:
-        lesson = Lesson(task.number, task.classes, Feed([(task.train, task.preparation)]))
+        context = TaskContext(task.number, task.classes, TaskData([(task.train, task.preparation)]))
         learner.begin(task.number, task.classes)
-        setup.method.start(learner, lesson, 0)
-        afaf.training.eager.EagerEngine().learn(learner, setup.method.plan(learner, lesson, 0), lesson.feed)
-        setup.method.finish(learner, lesson)
+        setup.method.start(learner, context, 0)
+        afaf.training.eager.EagerEngine().learn(learner, setup.method.plan(learner, context, 0), context.data)
+        setup.method.finish(learner, context)
         learner.end(task.number)
     path = tmp_path / "m.safetensors"
     Model(learner, "afaf", [list(t.class_names) for t in stream], [t.preparation for t in stream]).save(path)
@@ -150,9 +150,9 @@ class Killing(Finetune):
 
     name = "killing"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
-        return replace(plan, lr=100.0, clip=1.0) if lesson.task == 2 else plan
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
+        return replace(plan, lr=100.0, clip=1.0) if context.task == 2 else plan
 
 
 def test_a_task_that_would_get_no_connection_is_refused() -> None:

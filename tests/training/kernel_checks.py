@@ -16,8 +16,8 @@ from torch import Tensor
 from afaf.randomness import keep_at
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.cuda import kernels
-from afaf.training.cuda.kernels import Court, Draw
-from afaf.training.task_data import Feed, Moment
+from afaf.training.cuda.kernels import Draw, LossBuffers
+from afaf.training.task_data import RngScope, TaskData
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RATE, KEY = 0.2, (12345, -777)
@@ -44,7 +44,7 @@ def some(*shape: int) -> Tensor:
 def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: bool, by_neuron: bool) -> None:
     """Bias, ReLU, dropout, pool; odd sizes, of which a pool leaves out the last row or column; neurons through which nothing passes."""
     n, height, width, neurons = shape
-    z, bias, passes = random(*shape).requires_grad_(), random(neurons).requires_grad_(), some(neurons)
+    z, bias, grad_mask = random(*shape).requires_grad_(), random(neurons).requires_grad_(), some(neurons)
     samples = torch.arange(7, 7 + n, dtype=torch.int32, device=DEVICE)
     numbers = torch.arange(3, 3 + 2 * neurons, 2, dtype=torch.int32, device=DEVICE)
     draw = Draw(torch.tensor(KEY, dtype=torch.int32, device=DEVICE), samples, numbers, RATE) if drop else None
@@ -59,21 +59,21 @@ def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: 
     expected.backward(above)
     h, winner = kernels.activate(z.detach(), bias.detach(), draw, pool, by_neuron)
     scale = 1 / (1 - RATE) if drop else 1.0
-    below, parts = kernels.deactivate(above, winner if pool else h, passes, scale, pool, z.shape)
+    below, parts = kernels.deactivate(above, winner if pool else h, grad_mask, scale, pool, z.shape)
     assert z.grad is not None
     assert bias.grad is not None
     assert h.permute(0, 3, 1, 2).is_contiguous() == (by_neuron or z.shape[1:3] == (1, 1))
     assert torch.allclose(h, expected, atol=1e-6)
-    assert torch.allclose(below, z.grad * passes, atol=1e-6)
+    assert torch.allclose(below, z.grad * grad_mask, atol=1e-6)
     assert parts is not None
-    assert torch.allclose(kernels.add_up(parts), bias.grad * passes, atol=1e-4)
+    assert torch.allclose(kernels.add_up(parts), bias.grad * grad_mask, atol=1e-4)
     moved, moving = bias.detach().clone(), some(neurons)
-    expected_bias = bias.detach() - 0.1 * moving * bias.grad * passes
+    expected_bias = bias.detach() - 0.1 * moving * bias.grad * grad_mask
     kernels.move_bias(kernels.Move(moved, moving, 0.1), parts)
     assert torch.allclose(moved, expected_bias, atol=1e-5)
     moved = bias.detach().clone()
-    below, parts = kernels.deactivate(above, winner if pool else h, passes, scale, pool, z.shape, kernels.Move(moved, moving, 0.1))
-    assert torch.allclose(below, z.grad * passes, atol=1e-6)
+    below, parts = kernels.deactivate(above, winner if pool else h, grad_mask, scale, pool, z.shape, kernels.Move(moved, moving, 0.1))
+    assert torch.allclose(below, z.grad * grad_mask, atol=1e-6)
     assert parts is not None or torch.allclose(moved, expected_bias, atol=1e-5)
 
 
@@ -90,29 +90,29 @@ def test_what_is_not_a_number_is_not_lost() -> None:
 def test_the_first_layer_looks_at_images(channels: int, maps: int, dtype: torch.dtype) -> None:
     images, weight = random(5, channels, 9, 8).to(dtype).float(), by_block(random(maps, channels, 9).to(dtype).float()).requires_grad_()
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    bias, passes = random(maps).requires_grad_(), some(maps)
+    bias, grad_mask = random(maps).requires_grad_(), some(maps)
     expected = F.relu(F.conv2d(images, weight.reshape(maps, channels, 3, 3), bias)).permute(0, 2, 3, 1)
     above = random(*expected.shape).to(dtype)
     expected.backward(above.float())
     assert weight.grad is not None
     assert bias.grad is not None
-    assert kernels.can_look(images, weight)
-    shadow = weight.detach().to(dtype)
-    h = kernels.look(images.to(dtype), shadow, bias.detach())
-    weights, biases = kernels.look_back(images.to(dtype), shadow, above, h, passes)
+    assert kernels.can_fuse_first_conv(images, weight)
+    compute_weight = weight.detach().to(dtype)
+    h = kernels.first_conv(images.to(dtype), compute_weight, bias.detach())
+    weights, biases = kernels.first_conv_backward(images.to(dtype), compute_weight, above, h, grad_mask)
     assert torch.allclose(h.float(), expected, **close)
-    assert torch.allclose(weights, weight.grad * passes[:, None, None], **close)
-    assert torch.allclose(biases, bias.grad * passes, **close)
+    assert torch.allclose(weights, weight.grad * grad_mask[:, None, None], **close)
+    assert torch.allclose(biases, bias.grad * grad_mask, **close)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_crops_are_those_of_the_feed(channels: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 9, 11, channels), dtype=np.uint8)
     preparation = Preparation((0.5,) * channels, (0.25,) * channels, augment="crop-flip")
-    feed = Feed([(Split(pixels, np.zeros(40, dtype=np.int64)), preparation)], DEVICE)
-    moment, samples = Moment(3, 1, 0, 2), torch.arange(39, -1, -1, device=DEVICE)
-    assert kernels.can_crop(feed)
-    assert torch.allclose(kernels.crops(feed, samples, moment, torch.float32), feed.batch(samples, moment)[0], atol=1e-5)
+    data = TaskData([(Split(pixels, np.zeros(40, dtype=np.int64)), preparation)], DEVICE)
+    scope, samples = RngScope(3, 1, 0, 2), torch.arange(39, -1, -1, device=DEVICE)
+    assert kernels.can_crop(data)
+    assert torch.allclose(kernels.crops(data, samples, scope, torch.float32), data.batch(samples, scope)[0], atol=1e-5)
 
 
 def test_a_batch_is_fetched_from_where_the_cursor_stands() -> None:
@@ -136,14 +136,14 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
     connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
     if inputs_last:
         weight, moving, connections, history = (by_block(tensor) for tensor in (weight, moving, connections, history))
-    shadow = torch.zeros_like(weight, dtype=torch.bfloat16)
+    compute_weight = torch.zeros_like(weight, dtype=torch.bfloat16)
     moved = (gradient + more) * moving * scale
     expected_weight, gained = weight - lr * moved, lr * moved.square()
     expected_connections = connections + (gained if by_weight else gained.sum(2, keepdim=True))
     expected_history = history + expected_connections
-    kernels.update(weight, shadow, gradient, more, moving, lr, scale, (connections, history))
+    kernels.update(weight, compute_weight, gradient, more, moving, lr, scale, (connections, history))
     assert torch.allclose(weight, expected_weight, atol=1e-6)
-    assert torch.allclose(shadow.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
+    assert torch.allclose(compute_weight.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
     assert torch.allclose(connections, expected_connections, atol=1e-5)
     assert torch.allclose(history, expected_history, atol=1e-5)
 
@@ -156,7 +156,7 @@ def test_weights_held_by_springs(proximal: bool, inputs_last: bool) -> None:
     weight, importance, anchor = random(*shape), random(*shape).square(), random(20, 30, 9).transpose(0, 1).contiguous()
     if inputs_last:
         weight, importance, anchor = by_block(weight), by_block(importance), by_block(anchor)
-    gradient, shadow = random(9, 20, 30).permute(2, 1, 0), torch.zeros_like(weight)
+    gradient, compute_weight = random(9, 20, 30).permute(2, 1, 0), torch.zeros_like(weight)
     leaf = weight.clone().requires_grad_()
     energy = strength / 2 * (importance * (leaf - anchor).square()).sum()
     energy.backward()
@@ -166,14 +166,14 @@ def test_weights_held_by_springs(proximal: bool, inputs_last: bool) -> None:
     if proximal:
         pull = lr * strength * importance
         expected = (expected + pull * anchor) / (1 + pull)
-    held = kernels.Held(strength, importance, anchor, proximal)
-    square, found = kernels.tension(gradient, weight, held)
+    held = kernels.WeightPenalty(strength, importance, anchor, proximal)
+    square, found = kernels.penalty_grad_norm(gradient, weight, held)
     assert torch.allclose(square, whole.square().sum(), rtol=1e-4)
     assert torch.allclose(found, torch.zeros_like(found) if proximal else energy.detach(), rtol=1e-4)
-    assert torch.allclose(kernels.tension(gradient, weight, None)[0], gradient.square().sum(), rtol=1e-4)
-    kernels.move_held(weight, shadow, gradient, held, lr, scale)
+    assert torch.allclose(kernels.penalty_grad_norm(gradient, weight, None)[0], gradient.square().sum(), rtol=1e-4)
+    kernels.penalised_step(weight, compute_weight, gradient, held, lr, scale)
     assert torch.allclose(weight, expected, atol=1e-5)
-    assert torch.equal(shadow, weight)
+    assert torch.equal(compute_weight, weight)
 
 
 @pytest.mark.parametrize("images", [70, 16])
@@ -183,12 +183,17 @@ def test_connections_of_one_weight_learn_in_one_pass(images: int) -> None:
     above, h, weight = random(images, outputs), random(images, inputs), random(outputs, inputs, 1)
     moving = some(outputs, inputs, 1)
     connections, history = random(outputs, inputs, 1).abs(), random(inputs, outputs, 1).abs().transpose(0, 1).contiguous()
-    shadow = weight.clone()
+    compute_weight = weight.clone()
     moved = (above.t() @ h).view_as(weight) * moving
     expected_weight, expected_connections = weight - lr * moved, connections + lr * moved.square()
     expected_history = history + expected_connections
-    kernels.learn(above, h, weight, shadow, moving, lr, (connections, history))
-    for found, expected in [(weight, expected_weight), (shadow, weight), (connections, expected_connections), (history, expected_history)]:
+    kernels.learn(above, h, weight, compute_weight, moving, lr, (connections, history))
+    for found, expected in [
+        (weight, expected_weight),
+        (compute_weight, weight),
+        (connections, expected_connections),
+        (history, expected_history),
+    ]:
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -197,12 +202,17 @@ def test_listed_connections_move_alone() -> None:
     weight, gradient = random(outputs, inputs, block), random(outputs, inputs, block + 1)[:, :, 1:]
     moving = some(outputs, inputs, 1)
     connections, history = random(outputs, inputs, 1).abs(), random(outputs, inputs, 1).abs()
-    shadow = weight.clone()
+    compute_weight = weight.clone()
     expected_weight = weight - lr * gradient * moving
     expected_connections = connections + lr * (gradient * moving).square().sum(2, keepdim=True)
     expected_history = history + expected_connections * moving
-    kernels.update_listed(torch.nonzero(moving.flatten()).flatten(), weight, shadow, gradient, lr, (connections, history))
-    for found, expected in [(weight, expected_weight), (shadow, weight), (connections, expected_connections), (history, expected_history)]:
+    kernels.update_listed(torch.nonzero(moving.flatten()).flatten(), weight, compute_weight, gradient, lr, (connections, history))
+    for found, expected in [
+        (weight, expected_weight),
+        (compute_weight, weight),
+        (connections, expected_connections),
+        (history, expected_history),
+    ]:
         assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -218,15 +228,15 @@ def test_cross_entropy_with_rows_that_rest(counted: int) -> None:
     place = torch.full((classes,), -1, dtype=torch.int32, device=DEVICE)
     place[rows] = torch.arange(2, dtype=torch.int32, device=DEVICE)
     step = torch.tensor([1], device=DEVICE)
-    court = Court(place, in_loss, resting, step, torch.zeros(3, device=DEVICE), torch.zeros(3, dtype=torch.int32, device=DEVICE))
-    gradient, bias_gradient = kernels.judge(z.detach(), bias.detach(), labels, court)
+    buffers = LossBuffers(place, in_loss, resting, step, torch.zeros(3, device=DEVICE), torch.zeros(3, dtype=torch.int32, device=DEVICE))
+    gradient, bias_gradient = kernels.fused_cross_entropy(z.detach(), bias.detach(), labels, buffers)
     assert z.grad is not None
     assert bias.grad is not None
     assert bias_gradient is not None
     assert torch.allclose(gradient, z.grad, atol=1e-6)
     assert torch.allclose(bias_gradient, bias.grad, atol=1e-5)
     moved, moving = bias.detach().clone(), torch.tensor([1.0, 0.0], device=DEVICE)
-    assert kernels.judge(z.detach(), moved, labels, replace(court, moving=moving, lr=0.1))[1] is None
+    assert kernels.fused_cross_entropy(z.detach(), moved, labels, replace(buffers, moving=moving, lr=0.1))[1] is None
     assert torch.allclose(moved, bias.detach() - 0.1 * moving * bias.grad, atol=1e-5)
-    assert torch.allclose(court.losses[1], loss, atol=1e-5)
-    assert int(court.right[1]) == int((logits.argmax(1) == labels).sum())
+    assert torch.allclose(buffers.losses[1], loss, atol=1e-5)
+    assert int(buffers.right[1]) == int((logits.argmax(1) == labels).sum())

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 import afaf
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.methods.mas import MAS
 from afaf.network.forward import Parameters
 from afaf.runs.runner import Listener, run
 from afaf.training.cuda import graphed, kernels
-from afaf.training.cuda import workspace as shadowed
+from afaf.training.cuda import workspace as workspace
 from afaf.training.cuda.kernels import activation, images, weights
-from afaf.training.cuda.kernels import penalty as springs
+from afaf.training.cuda.kernels import penalty as penalty
 from afaf.training.learner import Learner
 from afaf.training.losses import total
 from afaf.training.plan import LearningPlan
@@ -43,15 +43,15 @@ class AtOnce:
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels on a CPU, with large tiles: what takes time there is the number of programs."""
-    plain = shadowed.Shadowed.of
+    plain = workspace.MixedPrecisionWorkspace.of
 
-    def of(work: Workspace, dtype: torch.dtype) -> shadowed.Shadowed:
+    def of(work: Workspace, dtype: torch.dtype) -> workspace.MixedPrecisionWorkspace:
         here = plain(work, dtype)
         monkeypatch.setattr(here, "beside", AtOnce())
         return here
 
     monkeypatch.setattr(graphed.kernels, "available", lambda device: True)
-    monkeypatch.setattr(shadowed.Shadowed, "of", of)
+    monkeypatch.setattr(workspace.MixedPrecisionWorkspace, "of", of)
     for module, name, size in (
         (activation, "ROWS", 1024),
         (activation, "ROWS_BACK", 1024),
@@ -59,7 +59,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         (images, "PIXELS", 1 << 16),
         (weights, "WEIGHTS", 1 << 14),
         (weights, "LISTED", 1024),
-        (springs, "SIZE", 1 << 18),
+        (penalty, "SIZE", 1 << 18),
     ):
         monkeypatch.setattr(module, name, size)
 
@@ -85,8 +85,8 @@ class Decayed(MAS):
 
     name = "decayed"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
         plan.loss = total(plan.loss, lambda step: 0.01 * torch.stack([weight.square().sum() for weight in step.parameters.weights]).sum())
         return plan
 
@@ -96,8 +96,8 @@ class Shrunk(MAS):
 
     name = "shrunk"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
 
         def shrink(parameters: Parameters, lr: float) -> None:
             for weight in parameters.weights:
@@ -112,9 +112,9 @@ class OnlyWeights(MAS):
 
     name = "only-weights"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
-        rest, penalty = shadowed.taken_apart(plan.loss)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
+        rest, penalty = workspace.taken_apart(plan.loss)
         if penalty is not None:
             plan.loss = total(rest, penalty.only(lambda name: name.startswith("weight/")))
         return plan

@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Lesson
+from afaf.methods.base import TaskContext
 from afaf.training.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
 from afaf.training.cuda.graphed import GraphedEngine
 from afaf.training.eager import EagerEngine
-from afaf.training.folded_trunk import silent
+from afaf.training.folded_trunk import dead_neurons
 from afaf.training.learner import Learner
 from afaf.training.named import protected
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import ProximalStep
 from afaf.training.settings import SparseSettings
 from afaf.training.step import Workspace
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from small_worlds import world_of
 from worlds import World, worlds
 
@@ -44,7 +44,7 @@ def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_by
     seen: list[list[torch.Tensor]] = []
     ledgers: list[list[torch.Tensor]] = []
 
-    def remember(learner: Learner, lesson: Lesson) -> None:
+    def remember(learner: Learner, context: TaskContext) -> None:
         seen.append([tensor.clone() for tensor in numbers(learner)])
         ledgers.append([tensor.clone() for tensor in learner.ledger.owners + learner.ledger.fixings])
 
@@ -68,17 +68,17 @@ def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_by
 def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
     """Every live connection into a kept neuron of the cone starts from a kept neuron, or from a silent one that stays so."""
 
-    def watch(learner: Learner, lesson: Lesson) -> None:
-        plan = world.method.plan(learner, lesson, 0)
+    def watch(learner: Learner, context: TaskContext) -> None:
+        plan = world.method.plan(learner, context, 0)
         kept = neurons_that_matter(learner, plan)
         spec = learner.network.spec
         cone = set(kept[spec.L].tolist())
-        assert cone == set(lesson.classes)
+        assert cone == set(context.classes)
         for l in range(spec.L - 1, 0, -1):
             live = learner.ledger.owner(l).amax(2) > 0
             below = set(torch.nonzero(live[sorted(cone)].any(0)).flatten().tolist())
             if l == trunk_top(learner, plan):
-                below -= set(torch.nonzero(silent(spec, learner.network.parameters, l)).flatten().tolist())
+                below -= set(torch.nonzero(dead_neurons(spec, learner.network.parameters, l)).flatten().tolist())
             assert below <= set(kept[l].tolist())
             cone = below
         work = gather(learner, plan, kept)
@@ -94,8 +94,8 @@ def test_a_task_leaves_no_features_behind(engine: CompactEngine | GraphedEngine,
     parts: list[weakref.ref[torch.Tensor]] = []
     prepare = Trunk.__init__
 
-    def watched(self: Trunk, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int) -> None:
-        prepare(self, work, feed, chunk_bytes, cache_bytes)
+    def watched(self: Trunk, work: Workspace, data: TaskData, chunk_bytes: int, cache_bytes: int) -> None:
+        prepare(self, work, data, chunk_bytes, cache_bytes)
         parts.append(weakref.ref(work.parameters.weights[0]))
         if self.cached is not None:
             features.append(weakref.ref(self.cached))
@@ -118,8 +118,8 @@ class MovingGains(AFAF):
 
     name = "moving-gains"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
         norms = {layer: torch.ones_like(norm.gain) for layer, norm in learner.network.parameters.norms.items()}
         return replace(plan, norms=norms, norm_moves=False)
 
@@ -140,11 +140,11 @@ class Shrinking(AFAF):
 
     name = "shrinking"
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
-        own = {f"weight/{l}": learner.ledger.owned_by(l, lesson.task) for l in range(1, learner.network.spec.L - 1)}
+        own = {f"weight/{l}": learner.ledger.owned_by(l, context.task) for l in range(1, learner.network.spec.L - 1)}
         stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
-        return replace(super().plan(learner, lesson, phase), after_step=ProximalStep(1.0, stiff, held))
+        return replace(super().plan(learner, context, phase), after_step=ProximalStep(1.0, stiff, held))
 
 
 def test_what_follows_a_step_finds_all_parameters() -> None:

@@ -15,15 +15,15 @@ from afaf.network.zoo import describe
 from afaf.randomness import key, uniform_at
 from afaf.training import parameter_importance as estimators
 from afaf.training.parameter_importance import batch_importance, images_at_once, log_likelihood, output_size, per_sample_importance
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 from conftest import small_stream
 
-MOMENT = Moment(seed=3, task=1, epoch=2)
+SCOPE = RngScope(seed=3, task=1, epoch=2)
 KEY = key(3, "fisher labels", 1)
 SEEN = [0, 2, 3]
 
 
-def tiny(norm: bool) -> tuple[Network, Feed]:
+def tiny(norm: bool) -> tuple[Network, TaskData]:
     """conv - conv - pool (- norm) - dense - dense - 4 outputs, in float64, with norms that are not at their beginnings."""
     after = ("relu", "pool", "norm") if norm else ("relu", "pool")
     hidden = (Layer("conv", 3), Layer("conv", 4, after), Layer("dense", 6, ("relu", "norm") if norm else ("relu",)), Layer("dense", 5))
@@ -37,10 +37,10 @@ def tiny(norm: bool) -> tuple[Network, Feed]:
         for tensor in (parameters.shift, parameters.mean):
             tensor += 0.1 * torch.randn(tensor.shape, generator=draw, dtype=torch.float64)
     task = small_stream([4], per_class=5)[0]
-    feed = Feed([(task.train, task.preparation)], dtype=torch.float64)
-    keep = torch.isin(feed.labels, torch.tensor(SEEN))
-    feed.images, feed.labels, feed._group = feed.images[keep], feed.labels[keep], feed._group[keep]
-    return network, feed
+    data = TaskData([(task.train, task.preparation)], dtype=torch.float64)
+    keep = torch.isin(data.labels, torch.tensor(SEEN))
+    data.images, data.labels, data._group = data.images[keep], data.labels[keep], data._group[keep]
+    return network, data
 
 
 def as_module(network: Network) -> nn.Sequential:
@@ -135,33 +135,33 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize(("measure", "value", "size"), CASES.values(), ids=list(CASES))
 def test_per_sample_estimate(measure: Any, value: Any, size: Any, norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, feed = tiny(norm)
-    singles = [(*feed.batch(torch.tensor([i])), torch.tensor([i])) for i in range(len(feed))]
+    network, data = tiny(norm)
+    singles = [(*data.batch(torch.tensor([i])), torch.tensor([i])) for i in range(len(data))]
     expected = reference(network, singles, value, size, training=False)
-    assert_same(per_sample_importance(network, feed, measure, size), expected)
+    assert_same(per_sample_importance(network, data, measure, size), expected)
     monkeypatch.setattr(estimators, "FLOATS_AT_ONCE", 4 * (3 * 9 * 4 + 3 * 9 * 16))  # a few images at a time: the same
-    assert 1 < images_at_once(network.spec) < len(feed)
-    assert_same(per_sample_importance(network, feed, measure, size), expected)
+    assert 1 < images_at_once(network.spec) < len(data)
+    assert_same(per_sample_importance(network, data, measure, size), expected)
 
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize(("measure", "value", "size"), CASES.values(), ids=list(CASES))
 def test_batch_estimate(measure: Any, value: Any, size: Any, norm: bool) -> None:
-    network, feed = tiny(norm)
+    network, data = tiny(norm)
     before = {layer: parameters.clone() for layer, parameters in network.parameters.norms.items()}
-    batches = [(*feed.batch(part, MOMENT), part) for part in feed.order(MOMENT).split(5)]
+    batches = [(*data.batch(part, SCOPE), part) for part in data.order(SCOPE).split(5)]
     expected = reference(network, batches, value, size, training=True)
-    assert_same(batch_importance(network, feed, measure, size, batch_size=5, moment=MOMENT), expected)
+    assert_same(batch_importance(network, data, measure, size, batch_size=5, scope=SCOPE), expected)
     for layer, parameters in network.parameters.norms.items():  # looking did not move the statistics
         assert torch.equal(parameters.mean, before[layer].mean)
         assert torch.equal(parameters.var, before[layer].var)
 
 
 def test_batches_of_one_image_are_the_per_sample_estimate() -> None:
-    network, feed = tiny(norm=False)
+    network, data = tiny(norm=False)
     measure = log_likelihood(torch.tensor(SEEN), "true", KEY)
-    singles = batch_importance(network, feed, measure, torch.square, batch_size=1, moment=MOMENT)
-    assert_same(per_sample_importance(network, feed, measure, torch.square), singles)
+    singles = batch_importance(network, data, measure, torch.square, batch_size=1, scope=SCOPE)
+    assert_same(per_sample_importance(network, data, measure, torch.square), singles)
 
 
 def test_memory_is_bounded_for_the_papers_network() -> None:
@@ -183,11 +183,11 @@ def test_sampled_labels_follow_the_models_probabilities() -> None:
 
 def test_the_batch_estimate_is_made_with_dropout() -> None:
     """All images in one batch: what differs from one moment to another is which neurons are dropped."""
-    network, feed = tiny(norm=False)
+    network, data = tiny(norm=False)
     measure = output_size(COLUMNS, squared=False)
 
     def estimate(epoch: int) -> Tensor:
-        found = batch_importance(network, feed, measure, torch.abs, batch_size=len(feed), moment=Moment(3, 1, epoch=epoch))
+        found = batch_importance(network, data, measure, torch.abs, batch_size=len(data), scope=RngScope(3, 1, epoch=epoch))
         return found["weight/3"]
 
     assert torch.allclose(estimate(0), estimate(1), rtol=1e-9)

@@ -74,12 +74,12 @@ def test_seeds_side_by_side_are_the_seeds_alone() -> None:
     runs = [("bf16", seed) for seed in range(4)] + [("fp32", 0)]
     alone = [run("graphed", precision, seed=seed) for precision, seed in runs]
 
-    def beside(one: tuple[str, int]) -> afaf.Results:
+    def side_stream(one: tuple[str, int]) -> afaf.Results:
         with torch.cuda.stream(torch.cuda.Stream()):
             return run("graphed", one[0], seed=one[1])
 
     with ThreadPoolExecutor(len(runs)) as pool:
-        together = list(pool.map(beside, runs))
+        together = list(pool.map(side_stream, runs))
     for one, other in zip(alone, together, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
         assert (one.R, one.R_task_il, one.confusion) == (other.R, other.R_task_il, other.confusion)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -89,3 +91,11 @@ def test_without_triton_no_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(language, "triton", object())
     assert find_engine("auto", CUDA).name == "graphed"
     assert find_engine("auto", torch.device("cpu")).name == "compact"
+
+
+def test_importing_changes_neither_environment_nor_warnings() -> None:
+    program = (
+        "import os, warnings, torch, numpy; before = dict(os.environ), list(warnings.filters); import afaf.training.engines, afaf.api;"
+        "assert (dict(os.environ), list(warnings.filters)) == before"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from afaf.bounds import Count
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,25 @@ class TaskScore:
 @torch.no_grad()
 def score_task(
     predict: Callable[[Tensor], Tensor],
-    feed: Feed,
+    data: TaskData,
     classes: Sequence[int],
     seen: Sequence[int],
     settings: EvaluateSettings,
     predict_task: Callable[[Tensor], Tensor] | None = None,
 ) -> TaskScore:
     """Scores on one task. `predict_task` answers when the task is known, where that is not simply the same logits."""
-    own, among = (torch.tensor(sorted(ids), device=feed.device) for ids in (classes, seen))
+    own, among = (torch.tensor(sorted(ids), device=data.device) for ids in (classes, seen))
     answers = []
-    for index in torch.arange(len(feed), device=feed.device).split(settings.batch_size):
-        x, _ = feed.batch(index)
+    for index in torch.arange(len(data), device=data.device).split(settings.batch_size):
+        x, _ = data.batch(index)
         logits = predict(x)
         unmasked = _task_il(logits, own, settings)
         known = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
         answers.append(torch.stack([_class_il(logits, among, settings), known, unmasked]))
     answer, known, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # a GPU is waited for once
-    labels = feed.labels.cpu().numpy()
+    labels = data.labels.cpu().numpy()
     rights = (answer == labels, known == labels, unmasked == labels, np.isin(answer, classes))
-    class_il, task_il, task_il_unmasked, task_id = (100 * int(right.sum()) / len(feed) for right in rights)
+    class_il, task_il, task_il_unmasked, task_id = (100 * int(right.sum()) / len(data) for right in rights)
     score = TaskScore(class_il, task_il, task_il_unmasked, task_id, _confusion(answer, labels, classes, seen))
     if settings == EvaluateSettings(batch_size=settings.batch_size):
         assert score.task_il_unmasked >= score.class_il, "task-IL cannot be below class-IL with the same logits"

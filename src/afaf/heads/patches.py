@@ -9,26 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 IMAGES, PATCHES_EACH = 2000, 10  # looked at for the covariance of patches
 SMOOTHING = 0.01  # added to the covariance, in units of its mean variance: directions without content are not blown up
 QUARTERS = 2  # the filters' answers are averaged over a grid of 2 x 2
 
 
-def whitened_filters(feed: Feed, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     """`count` filters (count, channels, side, side) and their biases, from un-augmented images of the feed alone.
 
     A filter answers to a patch p with u' Z (p - mean): Z whitens patches (ZCA), and u is a whitened patch of unit length.
     """
-    seen = _random_patches(feed, IMAGES, PATCHES_EACH, side, draw)
+    seen = _random_patches(data, IMAGES, PATCHES_EACH, side, draw)
     mean = seen.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(seen.T))
     whiten = vectors @ torch.diag((values.clamp(min=0) + SMOOTHING * values.mean() + 1e-12).rsqrt()) @ vectors.T
-    chosen = F.normalize((_random_patches(feed, count, 1, side, draw) - mean) @ whiten)
+    chosen = F.normalize((_random_patches(data, count, 1, side, draw) - mean) @ whiten)
     filters = chosen @ whiten
-    weight = filters.reshape(count, -1, side, side).to(feed.device, feed.dtype)
-    return weight, -(filters @ mean).to(feed.device, feed.dtype)
+    weight = filters.reshape(count, -1, side, side).to(data.device, data.dtype)
+    return weight, -(filters @ mean).to(data.device, data.dtype)
 
 
 def patch_features(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -42,9 +42,9 @@ def feature_count(filters: int) -> int:
     return 2 * filters * QUARTERS**2
 
 
-def _random_patches(feed: Feed, images: int, each: int, side: int, draw: torch.Generator) -> Tensor:
+def _random_patches(data: TaskData, images: int, each: int, side: int, draw: torch.Generator) -> Tensor:
     """(images x each, channels x side x side) in float64, on the CPU: `each` patches of each of some images, drawn with replacement."""
-    x = feed.batch(torch.randint(len(feed), (images,), generator=draw).to(feed.device))[0].cpu().double()
+    x = data.batch(torch.randint(len(data), (images,), generator=draw).to(data.device))[0].cpu().double()
     n = images * each
     at = torch.arange(images).repeat_interleave(each)[:, None, None, None]
     rows, columns = (torch.randint(size - side + 1, (n, 1), generator=draw) + torch.arange(side) for size in x.shape[2:])

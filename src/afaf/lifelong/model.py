@@ -22,7 +22,7 @@ from torch import Tensor
 from afaf.bounds import Count, Portion, Positive, Within
 from afaf.errors import CapacityError, ConfigError, DataError, FileError
 from afaf.methods import find_method
-from afaf.methods.base import Lesson, Method
+from afaf.methods.base import Method, TaskContext
 from afaf.methods.spacenet import SpaceNet
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
@@ -33,7 +33,7 @@ from afaf.runs.device import suitable_threads
 from afaf.runs.guessing import hardly_learned
 from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
 from afaf.runs.runner import Setup, set_up, settings_table
-from afaf.runs.train_task import learn_lesson
+from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Augment, Outline, Preparation, Split, input_shape
@@ -44,7 +44,7 @@ from afaf.training.negatives import made_negatives
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
 from afaf.training.report import EpochReport, OnEpoch
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
@@ -198,6 +198,7 @@ class Lifelong:
     def _of(cls, model: Model, name: str) -> Lifelong:
         with readable(name):
             life = _life_of_run(model, name) if model.life is None else Life.parse(model.life, model.class_names)
+        model.learner.ledger.keeps_past &= not life.removed  # older files do not say so
         return cls(model, life, learns=model.life is not None)
 
     def save(self, path: Any) -> None:
@@ -366,11 +367,11 @@ class Lifelong:
         if with_negatives:
             made = made_negatives(train.images, learner.seed, task)
             parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
-        lesson = Lesson(task, tuple(ids.values()), Feed(parts, device, learner.network.dtype), progress.warned)
+        context = TaskContext(task, tuple(ids.values()), TaskData(parts, device, learner.network.dtype), progress.warned)
         engine = Cooling(find_engine(config.run.engine, device, config.run.precision))
         epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
         progress.began(task, new, epochs)
-        watch = Watch(progress, len(train) / len(lesson.feed))
+        watch = Watch(progress, len(train) / len(context.data))
 
         def adjust(plan: LearningPlan) -> None:
             plan.epochs = epochs
@@ -378,7 +379,7 @@ class Lifelong:
 
         try:
             with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):
-                learn_lesson(learner, method, engine, lesson, lambda plan: watch.epoch_ended, adjust=adjust)
+                train_task(learner, method, engine, context, lambda plan: watch.epoch_ended, adjust=adjust)
         except CapacityError as error:
             raise CapacityError(f"the model is full: {error}. Or begin a new model with a larger max_tasks") from None
         if words := hardly_learned(task, watch.accuracy, len(new), LEARN_MORE):
@@ -414,8 +415,8 @@ class Lifelong:
     def _logits(self, images: NDArray[Any]) -> Tensor:
         """Logits of all rows, on the host."""
         network = self.learner.network
-        feed = Feed([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
-        return torch.cat([network(x).cpu() for x in feed.batches(PREDICT_BATCH)])
+        data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
+        return torch.cat([network(x).cpu() for x in data.batches(PREDICT_BATCH)])
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
         """(n, known classes), in the order of `life.known`."""
@@ -626,7 +627,7 @@ class Cooling:
     def __init__(self, engine: Engine):
         self.engine, self.name = engine, engine.name
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         warm = plan.epochs - plan.epochs // 4
 
         def tell(report: EpochReport) -> None:
@@ -634,9 +635,9 @@ class Cooling:
                 on_epoch(replace(report, epochs=plan.epochs))
 
         if first_epoch < warm:
-            self.engine.learn(learner, replace(plan, epochs=warm), feed, tell, first_epoch)
+            self.engine.learn(learner, replace(plan, epochs=warm), data, tell, first_epoch)
         if warm < plan.epochs:
-            self.engine.learn(learner, replace(plan, lr=plan.lr / 10, rewire=None), feed, on_epoch, max(first_epoch, warm))
+            self.engine.learn(learner, replace(plan, lr=plan.lr / 10, rewire=None), data, on_epoch, max(first_epoch, warm))
 
 
 def suitable_epochs(images: int, batch_size: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from afaf.bounds import Percent, Within
 from afaf.errors import ConfigError
-from afaf.methods.base import Actions, Lesson
+from afaf.methods.base import Actions, TaskContext
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ledger import Neurons
 from afaf.network.spec import NetworkSpec
@@ -64,22 +64,22 @@ class AFAF(SpaceNet[AFAFOptions]):
         beside_candidates = self.options.candidates_in_last_hidden and task >= self.options.first_reuse
         return rest(self.options.candidate_share, alloc) if beside_candidates else alloc
 
-    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
-        if lesson.task < self.options.first_reuse:
+    def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
+        if context.task < self.options.first_reuse:
             return allocate_free(request)
         return allocate_reusing(
             request,
-            {c: self._candidates(learner, lesson, request, c) for c in lesson.classes},
+            {c: self._candidates(learner, context, request, c) for c in context.classes},
             l_reuse=self.options.l_reuse,
             candidate_share=self.options.candidate_share,
             candidates_in_last_hidden=self.options.candidates_in_last_hidden,
         )
 
-    def _candidates(self, learner: Learner, lesson: Lesson, request: Request, class_id: int) -> Neurons:
+    def _candidates(self, learner: Learner, context: TaskContext, request: Request, class_id: int) -> Neurons:
         """R_l^c for l = l_reuse..L-2; the ablations reach into the last hidden layer too."""
         spec, options = request.spec, self.options
         last_hidden = spec.L - 1
-        activation = mean_activation(learner.network, lesson.feed.batches(class_id=class_id))
+        activation = mean_activation(learner.network, context.data.batches(class_id=class_id))
 
         def choose(l: int, count: int) -> Tensor:
             return choose_candidates(activation[l], count, options.candidates, request.draw("candidates", l, class_id)).cpu()

@@ -18,7 +18,7 @@ from afaf.training.learner import Learner
 from afaf.training.losses import CrossEntropy, LossOver, outputs_in_loss
 from afaf.training.plan import LearningPlan, Loss
 from afaf.training.settings import Settings
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 
 def _warn(message: str) -> None:
@@ -26,12 +26,12 @@ def _warn(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TaskContext:
     """What is learned in one go: usually one task; all of them for joint training."""
 
     task: int
     classes: tuple[int, ...]
-    feed: Feed
+    data: TaskData
     warn: Callable[[str], None] = _warn  # tell the user of something; a run keeps it with its results
 
 
@@ -101,13 +101,13 @@ class Method(Generic[O]):
         """A task, and the options that make no difference to what is learned before it: runs that differ in them alone share that."""
         return 1, frozenset()
 
-    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         raise NotImplementedError
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         raise NotImplementedError
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
+    def finish(self, learner: Learner, context: TaskContext) -> None:
         """Close the lesson: consolidate, or measure what the method keeps."""
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
@@ -136,12 +136,12 @@ class Method(Generic[O]):
 
     # Pieces that methods share.
 
-    def _outputs(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> tuple[int, ...]:
-        return outputs_in_loss(loss_over, lesson.classes, learner.seen_classes, learner.network.spec.n_classes)
+    def _outputs(self, learner: Learner, context: TaskContext, loss_over: LossOver) -> tuple[int, ...]:
+        return outputs_in_loss(loss_over, context.classes, learner.seen_classes, learner.network.spec.n_classes)
 
-    def _cross_entropy(self, learner: Learner, lesson: Lesson, loss_over: LossOver) -> Loss:
+    def _cross_entropy(self, learner: Learner, context: TaskContext, loss_over: LossOver) -> Loss:
         network = learner.network
-        return CrossEntropy(self._outputs(learner, lesson, loss_over), network.spec.n_classes, network.device)
+        return CrossEntropy(self._outputs(learner, context, loss_over), network.spec.n_classes, network.device)
 
 
 def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from afaf.bounds import Positive
-from afaf.methods.base import Footprint, Lesson, Method, rows_of, samples_of
+from afaf.methods.base import Footprint, Method, TaskContext, rows_of, samples_of
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
@@ -29,24 +29,24 @@ D = TypeVar("D", bound=DenseOptions)
 class DenseMethod(Method[D]):
     """Trains all weights on each lesson's data. The ledger names the last task that moved a weight."""
 
-    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger
         for l in range(1, spec.L):
             moving = torch.ones_like(ledger.owner(l), dtype=torch.bool)
             if l == spec.L - 1:
-                moving &= rows_of(learner, self._moving_classes(learner, lesson))[:, None, None]
+                moving &= rows_of(learner, self._moving_classes(learner, context))[:, None, None]
             learner.network.plant(l, moving & (ledger.owner(l) == 0))
-            ledger.hand_on(l, lesson.task, moving)
+            ledger.hand_on(l, context.task, moving)
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network, learn = learner.network, self.settings.learn
         biases = {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.L)}
-        biases[network.spec.L - 1] *= rows_of(learner, self._moving_classes(learner, lesson))
+        biases[network.spec.L - 1] *= rows_of(learner, self._moving_classes(learner, context))
         norms = {layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()}
         return LearningPlan(
-            task=lesson.task,
-            loss=self._cross_entropy(learner, lesson, self.options.loss_over),
-            outputs=self._outputs(learner, lesson, self.options.loss_over),
+            task=context.task,
+            loss=self._cross_entropy(learner, context, self.options.loss_over),
+            outputs=self._outputs(learner, context, self.options.loss_over),
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
@@ -56,8 +56,8 @@ class DenseMethod(Method[D]):
             clip=self.options.clip,
         )
 
-    def _moving_classes(self, learner: Learner, lesson: Lesson) -> tuple[int, ...]:
-        return lesson.classes if self.options.loss_over == "task" else learner.seen_classes
+    def _moving_classes(self, learner: Learner, context: TaskContext) -> tuple[int, ...]:
+        return context.classes if self.options.loss_over == "task" else learner.seen_classes
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
         prints, classes = [], 0

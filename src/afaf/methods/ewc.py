@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from afaf.bounds import NotNegative
-from afaf.methods.base import Actions, Lesson
+from afaf.methods.base import Actions, TaskContext
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.randomness import key
 from afaf.training.learner import Learner
@@ -38,5 +38,5 @@ class EWC(PenaltyMethod[EWCOptions]):
     tradeoff_from = 10000.0
     size = torch.square
 
-    def measure(self, learner: Learner, lesson: Lesson, columns: Tensor) -> Measure:
-        return log_likelihood(columns, self.options.labels, key(learner.seed, "fisher labels", lesson.task))
+    def measure(self, learner: Learner, context: TaskContext, columns: Tensor) -> Measure:
+        return log_likelihood(columns, self.options.labels, key(learner.seed, "fisher labels", context.task))

@@ -16,7 +16,7 @@ import torch
 
 from afaf.bounds import Percent
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, Lesson
+from afaf.methods.base import Actions, TaskContext
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -45,10 +45,10 @@ class Isolated(SpaceNet[IsolatedOptions]):
             )
         super().check(spec, outline)
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
+    def finish(self, learner: Learner, context: TaskContext) -> None:
         """The statistics of norms move for all neurons while a task is learned; those of others' neurons go back to what they were."""
-        super().finish(learner, lesson)
-        record, before = learner.ledger.record_of(lesson.task), learner.network.snapshots.get(lesson.task - 1)
+        super().finish(learner, context)
+        record, before = learner.ledger.record_of(context.task), learner.network.snapshots.get(context.task - 1)
         assert record is not None
         for layer, norm in learner.network.parameters.norms.items():
             others = torch.ones_like(norm.mean, dtype=torch.bool)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from afaf.bounds import Positive
-from afaf.methods.base import Actions, Footprint, Lesson, forward_work
+from afaf.methods.base import Actions, Footprint, TaskContext, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -38,19 +38,19 @@ class LwF(StrengthMethod[LwFOptions]):
         task, late = super().late_options()
         return task, late | {"temperature"}
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
         teacher = find(learner.memory, "teacher")
         if not teacher or self.strength == 0:
             return plan
-        earlier = tuple(sorted(set(learner.seen_classes) - set(lesson.classes)))
+        earlier = tuple(sorted(set(learner.seen_classes) - set(context.classes)))
         parameters = as_parameters(teacher)
         spec = learner.network.spec.with_classes(len(parameters.biases[-1]))
         plan.loss = total(plan.loss, distillation(self.strength, spec, parameters, earlier, self.options.temperature))
         plan.if_diverging = ADVICE
         return plan
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
+    def finish(self, learner: Learner, context: TaskContext) -> None:
         keep(learner.memory, "teacher", everything(learner.network.parameters))
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:

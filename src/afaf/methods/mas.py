@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.methods.base import Actions, Lesson
+from afaf.methods.base import Actions, TaskContext
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.training.learner import Learner
 from afaf.training.parameter_importance import Measure, output_size
@@ -36,5 +36,5 @@ class MAS(PenaltyMethod[MASOptions]):
     tradeoff_from = 400.0
     size = torch.abs
 
-    def measure(self, learner: Learner, lesson: Lesson, columns: Tensor) -> Measure:
+    def measure(self, learner: Learner, context: TaskContext, columns: Tensor) -> Measure:
         return output_size(columns, squared=self.options.squared)

@@ -16,7 +16,7 @@ import torch
 
 from afaf.bounds import CountOrZero, Percent
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, Footprint, Lesson, Method, Predictor, ledger_bytes, rows_of, samples_of
+from afaf.methods.base import Actions, Footprint, Method, Predictor, TaskContext, ledger_bytes, rows_of, samples_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -56,38 +56,38 @@ class PackNet(Method[PackNetOptions]):
                 f"{len(outline)} tasks have room for {100 // len(outline)} percent each"
             )
 
-    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger
         hidden = range(1, spec.L - 1)
         if phase == RETRAIN:
             for l in hidden:
-                own = ledger.owned_by(l, lesson.task)
-                count = self._kept_weights(spec.connections(l).weights, lesson.task)
+                own = ledger.owned_by(l, context.task)
+                count = self._kept_weights(spec.connections(l).weights, context.task)
                 learner.release(l, own & ~largest(learner.network.weight(l), own, count))
             return
-        planted = lesson.task == 1 or self.options.start_at == "initial"
+        planted = context.task == 1 or self.options.start_at == "initial"
         for l in hidden:
-            (learner if planted else ledger).claim(l, lesson.task, ledger.owner(l) == 0)
-        learner.claim(spec.L - 1, lesson.task, (ledger.owner(spec.L - 1) == 0) & rows_of(learner, lesson.classes)[:, None, None])
+            (learner if planted else ledger).claim(l, context.task, ledger.owner(l) == 0)
+        learner.claim(spec.L - 1, context.task, (ledger.owner(spec.L - 1) == 0) & rows_of(learner, context.classes)[:, None, None])
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        network, learn, first = learner.network, self.settings.learn, lesson.task == 1
-        retrain_epochs = 0 if self._completes(lesson.task) else self.options.retrain_epochs
-        biases = {network.spec.L - 1: rows_of(learner, lesson.classes).to(network.dtype)}
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        network, learn, first = learner.network, self.settings.learn, context.task == 1
+        retrain_epochs = 0 if self._completes(context.task) else self.options.retrain_epochs
+        biases = {network.spec.L - 1: rows_of(learner, context.classes).to(network.dtype)}
         if first:
             biases |= {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.L - 1)}
         return LearningPlan(
-            task=lesson.task,
+            task=context.task,
             phase=phase,
-            loss=self._cross_entropy(learner, lesson, self.options.loss_over),
-            outputs=self._outputs(learner, lesson, self.options.loss_over),
+            loss=self._cross_entropy(learner, context, self.options.loss_over),
+            outputs=self._outputs(learner, context, self.options.loss_over),
             epochs=retrain_epochs if phase == RETRAIN else learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
             biases=biases,
             norms={layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()} if first else {},
             norm_moves=first,
-            silenced=~rows_of(learner, lesson.classes) if self.options.mask_other_rows else None,
+            masked_outputs=~rows_of(learner, context.classes) if self.options.mask_other_rows else None,
         )
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError, DivergedError
-from afaf.methods.base import Footprint, Lesson, forward_work
+from afaf.methods.base import Footprint, TaskContext, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -23,7 +23,7 @@ from afaf.training.named import Named, find, keep, protected
 from afaf.training.parameter_importance import Measure, Size, batch_importance, per_sample_importance
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
-from afaf.training.task_data import Moment
+from afaf.training.task_data import RngScope
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PenaltyMethod(StrengthMethod[P]):
 
     size: ClassVar[Size]
 
-    def measure(self, learner: Learner, lesson: Lesson, columns: Tensor) -> Measure:
+    def measure(self, learner: Learner, context: TaskContext, columns: Tensor) -> Measure:
         """One number an image, of the outputs `columns`, whose gradients say how important a parameter is."""
         raise NotImplementedError
 
@@ -68,8 +68,8 @@ class PenaltyMethod(StrengthMethod[P]):
                 "set method.strength=tuned or give a number"
             )
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
         terms = kept_terms(learner.memory)
         if not terms or self.strength == 0:
             return plan
@@ -82,9 +82,9 @@ class PenaltyMethod(StrengthMethod[P]):
         plan.if_diverging = f"{ADVICE}, or set method.penalty=proximal, which cannot diverge"
         return plan
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
-        new = self.estimate(learner, lesson)
-        slot = lesson.task if self.options.blend == "separate" else 0
+    def finish(self, learner: Learner, context: TaskContext) -> None:
+        new = self.estimate(learner, context)
+        slot = context.task if self.options.blend == "separate" else 0
         old = find(learner.memory, f"importance/{slot}")
         if self.options.blend == "half":  # before the first task nothing is important: FACIL begins with zeros, and so halves the first
             new = {name: (tensor + old[name]) / 2 if old else tensor / 2 for name, tensor in new.items()}
@@ -93,19 +93,19 @@ class PenaltyMethod(StrengthMethod[P]):
         keep(learner.memory, f"importance/{slot}", new)
         keep(learner.memory, f"anchor/{slot}", protected(learner.network.parameters))
 
-    def estimate(self, learner: Learner, lesson: Lesson) -> Named:
+    def estimate(self, learner: Learner, context: TaskContext) -> Named:
         """How important each parameter is to this lesson, among the outputs of all classes seen so far."""
-        measure = self.measure(learner, lesson, torch.tensor(sorted(learner.seen_classes), device=learner.network.device))
+        measure = self.measure(learner, context, torch.tensor(sorted(learner.seen_classes), device=learner.network.device))
         if self.options.estimator == "per-sample":
-            return per_sample_importance(learner.network, lesson.feed, measure, type(self).size)
+            return per_sample_importance(learner.network, context.data, measure, type(self).size)
         learn = self.settings.learn
         return batch_importance(
             learner.network,
-            lesson.feed,
+            context.data,
             measure,
             type(self).size,
             batch_size=learn.batch_size,
-            moment=Moment(learner.seed, lesson.task, epoch=learn.epochs),
+            scope=RngScope(learner.seed, context.task, epoch=learn.epochs),
             norm_moves=self.options.norm_moves,
         )
 

@@ -19,7 +19,7 @@ from afaf.bounds import Count, Positive, Within
 from afaf.errors import ConfigError
 from afaf.heads.closed_form import add_to_sums, solve, sums_bytes
 from afaf.heads.patches import feature_count, patch_features, whitened_filters
-from afaf.methods.base import Actions, Footprint, Lesson, Predictor, forward_work
+from afaf.methods.base import Actions, Footprint, Predictor, TaskContext, forward_work
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.forward import forward
 from afaf.network.spec import NetworkSpec
@@ -59,31 +59,31 @@ class Ridge(DenseMethod[RidgeOptions]):
                 f"this stream brings inputs of shape {shape}: set method.patch, or method.features=trunk"
             )
 
-    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
-        if self._trains(lesson.task):
-            super().start(learner, lesson, phase)
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
+        if self._trains(context.task):
+            super().start(learner, context, phase)
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
-        plan = super().plan(learner, lesson, phase)
-        if not self._trains(lesson.task):
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
+        if not self._trains(context.task):
             plan.epochs = 0
         return plan
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
-        memory, feed, last = learner.memory, lesson.feed, learner.network.spec.L - 1
-        if self._trains(lesson.task):
+    def finish(self, learner: Learner, context: TaskContext) -> None:
+        memory, data, last = learner.memory, context.data, learner.network.spec.L - 1
+        if self._trains(context.task):
             learner.release(last, learner.ledger.owner(last) > 0)  # the head takes its place
-        elif lesson.task == 1:
+        elif context.task == 1:
             draw = generator(learner.seed, "patches")
-            memory["weights/filters"], memory["biases/filters"] = whitened_filters(feed, self.options.filters, self.options.patch, draw)
+            memory["weights/filters"], memory["biases/filters"] = whitened_filters(data, self.options.filters, self.options.patch, draw)
         features, sums = self._features(learner), find(memory, "sums")
         with torch.no_grad():
-            for index in torch.arange(len(feed), device=feed.device).split(512):
-                x, labels = feed.batch(index)
+            for index in torch.arange(len(data), device=data.device).split(512):
+                x, labels = data.batch(index)
                 sums = add_to_sums(sums, features(x), labels, learner.network.spec.n_classes)
         keep(memory, "sums", sums)
         head, bias = solve(sums, self.options.strength)
-        memory["weights/head"], memory["biases/head"] = (tensor.to(feed.device, feed.dtype).contiguous() for tensor in (head, bias))
+        memory["weights/head"], memory["biases/head"] = (tensor.to(data.device, data.dtype).contiguous() for tensor in (head, bias))
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
         features, memory = self._features(learner), learner.memory

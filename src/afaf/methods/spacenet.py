@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from afaf.methods.base import Actions, Lesson, rows_of
+from afaf.methods.base import Actions, TaskContext, rows_of
 from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
@@ -39,62 +39,62 @@ class SpaceNet(SparseMethod[S]):
     Options = SpaceNetOptions
     actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "no")
 
-    def allocate(self, learner: Learner, lesson: Lesson, request: Request) -> Subnetwork:
+    def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
         """Where connections may be drawn: the one thing in which methods of this kind differ."""
         return allocate_free(request)
 
-    def start(self, learner: Learner, lesson: Lesson, phase: int) -> None:
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec = learner.network.spec
-        asked = self.sizes_of(spec, lesson.task, len(lesson.classes))
-        request = Request(spec, learner.ledger, asked, lesson.task, lesson.classes, learner.seed, lesson.warn)
-        subnetwork = self.allocate(learner, lesson, request)
+        asked = self.sizes_of(spec, context.task, len(context.classes))
+        request = Request(spec, learner.ledger, asked, context.task, context.classes, learner.seed, context.warn)
+        subnetwork = self.allocate(learner, context, request)
         for l, places in subnetwork.places.items():
             new = torch.zeros_like(learner.ledger.owner(l), dtype=torch.bool)
             new.view(-1)[places.to(new.device)] = True
-            learner.claim(l, lesson.task, new)
+            learner.claim(l, context.task, new)
         learner.ledger.records.append(subnetwork.record)
 
-    def plan(self, learner: Learner, lesson: Lesson, phase: int) -> LearningPlan:
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network, ledger, learn, options = learner.network, learner.ledger, self.settings.learn, self.options
-        record = ledger.record_of(lesson.task)
+        record = ledger.record_of(context.task)
         assert record is not None, "start comes before plan"
-        norm_moves = options.norm_moves or lesson.task == 1
+        norm_moves = options.norm_moves or context.task == 1
         unfixed = {l: (~ledger.is_fixed(l)).to(network.dtype) for l in range(2, network.spec.L)}
         return LearningPlan(
-            task=lesson.task,
-            loss=self._cross_entropy(learner, lesson, options.loss_over),
-            outputs=self._outputs(learner, lesson, options.loss_over),
+            task=context.task,
+            loss=self._cross_entropy(learner, context, options.loss_over),
+            outputs=self._outputs(learner, context, options.loss_over),
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
-            first=record.l_reuse,
-            biases=self._moving_biases(learner, lesson, record.l_reuse, unfixed),
+            first_trainable=record.l_reuse,
+            biases=self._moving_biases(learner, context, record.l_reuse, unfixed),
             norms={layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {},
             norm_moves=norm_moves,
-            passes=unfixed if options.block_gradient else {},
-            silenced=~rows_of(learner, lesson.classes),
+            grad_mask=unfixed if options.block_gradient else {},
+            masked_outputs=~rows_of(learner, context.classes),
             logits_only=True,
             importance=True,
-            rewire=self._rewire(learner, lesson.task),
+            rewire=self._rewire(learner, context.task),
             rewire_repeats=True,
         )
 
-    def finish(self, learner: Learner, lesson: Lesson) -> None:
+    def finish(self, learner: Learner, context: TaskContext) -> None:
         spec = learner.network.spec
         consolidate(
             spec,
             learner.ledger,
             learner.importance,
-            lesson.task,
-            self.sizes_of(spec, lesson.task, len(lesson.classes)),
+            context.task,
+            self.sizes_of(spec, context.task, len(context.classes)),
             orthogonal_output=self.options.orthogonal_output,
         )
 
-    def _moving_biases(self, learner: Learner, lesson: Lesson, first: int, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
+    def _moving_biases(self, learner: Learner, context: TaskContext, first: int, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
         """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
-        spec, record = learner.network.spec, learner.ledger.record_of(lesson.task)
+        spec, record = learner.network.spec, learner.ledger.record_of(context.task)
         assert record is not None
-        moving = {spec.L - 1: rows_of(learner, lesson.classes).to(learner.network.dtype)}
+        moving = {spec.L - 1: rows_of(learner, context.classes).to(learner.network.dtype)}
         if self.options.biases == "unfixed":
             return {**{l: unfixed[l + 1] for l in range(1, spec.L - 1)}, **moving}
         for l in range(first, spec.L - 1):

@@ -108,14 +108,14 @@ class Training(Mode):
     rate: float
     keys: Mapping[int, Key | Tensor]  # one per neuron layer, of this epoch
     samples: Tensor  # the images' numbers within the task, int32: a draw belongs to an image, not to a place in a batch
-    passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
+    grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     norm_moves: bool = True
     neurons: dict[int, Tensor] = field(default_factory=dict)  # numbers of the neurons that are there, where not all are
 
     def cut(self, layer: int, z: Tensor) -> Tensor:
-        if layer in self.passes and z.requires_grad:
-            passes = self.passes[layer].reshape(-1, *[1] * (z.dim() - 2))
-            z.register_hook(lambda gradient: gradient * passes.to(gradient.dtype))
+        if layer in self.grad_mask and z.requires_grad:
+            grad_mask = self.grad_mask[layer].reshape(-1, *[1] * (z.dim() - 2))
+            z.register_hook(lambda gradient: gradient * grad_mask.to(gradient.dtype))
         return z
 
     def dropout(self, layer: int, h: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def forward(
     Sizes are read off the tensors, so that a part of the network may be given; `last_operations` may leave out the last layer's last ones.
     """
     h = x
-    last = last or spec.L - 1
+    last = spec.L - 1 if last is None else last
     for l in range(first, last + 1):
         join = spec.connections(l)
         operations = last_operations if l == last and last_operations is not None else join.then

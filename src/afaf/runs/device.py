@@ -1,14 +1,15 @@
-"""Which device a run uses."""
+"""The device a run uses, and the number of CPU threads."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
 
 import torch
 
 from afaf.errors import DeviceError
 from afaf.network.spec import NetworkSpec
+from afaf.training.precision import configure_cuda
 
 WORTH_SHARING = 1e8  # multiplications of a step from which several threads are faster than one
 
@@ -16,7 +17,7 @@ WORTH_SHARING = 1e8  # multiplications of a step from which several threads are 
 def find_device(name: str) -> torch.device:
     """`auto` is a CUDA GPU if there is one, else the CPU; any other name must be a device that is there."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -28,6 +29,8 @@ def find_device(name: str) -> torch.device:
     }
     if not there.get(device.type, False):
         raise DeviceError(f"device '{name}' is not there: use --device auto or cpu")
+    if device.type == "cuda":
+        configure_cuda()  # before anything is put there
     return device
 
 
@@ -35,14 +38,29 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-@contextlib.contextmanager
-def suitable_threads(spec: NetworkSpec, batch_size: int) -> Iterator[None]:
-    """One CPU thread for networks too small to share out, as many as PyTorch thinks best for others; restored afterwards."""
-    before = torch.get_num_threads()
-    work = batch_size * sum(join.weights * join.positions for join in spec.joins)
-    try:
-        if work < WORTH_SHARING:
+class _SingleThread:
+    """Sets the number of threads to 1 for overlapping blocks, and back to the number from before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.before = torch.get_num_threads()
+            self.users += 1
             torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(before)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            torch.set_num_threads(self.before)  # of this thread: others keep theirs until their own blocks end
+
+
+_SINGLE_THREAD = _SingleThread()
+
+
+def suitable_threads(spec: NetworkSpec, batch_size: int) -> contextlib.AbstractContextManager[None]:
+    """One CPU thread for networks too small to share the work of, else as many as PyTorch uses by default; restored afterwards."""
+    work = batch_size * sum(join.weights * join.positions for join in spec.joins)
+    return _SINGLE_THREAD if work < WORTH_SHARING else contextlib.nullcontext()

@@ -23,7 +23,7 @@ from afaf.training.learner import Learner
 from afaf.training.named import everything, find, forget, keep
 from afaf.training.plan import LearningPlan, Step
 from afaf.training.report import EpochReport, OnEpoch
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 FACTOR, LOWEST = 3.0, 1e-4
 KEPT = "schedule"  # in the learner's memory, so that a run resumes in the midst of it
@@ -62,11 +62,11 @@ class Schedule:
 class Patient:
     """An engine that learns with patience."""
 
-    def __init__(self, engine: Engine, patience: int, held_out: Feed, batch_size: int):
+    def __init__(self, engine: Engine, patience: int, held_out: TaskData, batch_size: int):
         self.engine, self.name = engine, engine.name
         self.patience, self.held_out, self.batch_size = patience, held_out, batch_size
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         schedule = Schedule.kept(learner) if first_epoch else Schedule(plan.lr, left=self.patience)
         epoch = first_epoch
 
@@ -79,7 +79,7 @@ class Patient:
 
         while epoch < plan.epochs and not schedule.ended():
             with_this_rate = replace(plan, lr=schedule.lr, until=partial(schedule.below, schedule.lr))
-            self.engine.learn(learner, with_this_rate, feed, ended, epoch)
+            self.engine.learn(learner, with_this_rate, data, ended, epoch)
         _go_back(learner)
         forget(learner.memory, KEPT)
 
@@ -97,14 +97,14 @@ class Patient:
 
 
 @torch.no_grad()
-def loss_on(learner: Learner, plan: LearningPlan, feed: Feed, batch_size: int) -> float:
+def loss_on(learner: Learner, plan: LearningPlan, data: TaskData, batch_size: int) -> float:
     """What a plan makes as small as it can, on images that it does not learn from."""
     network, total = learner.network, torch.zeros((), dtype=torch.float64, device=learner.network.device)
-    for samples in torch.arange(len(feed), device=feed.device).split(batch_size):
-        images, labels = feed.batch(samples)
+    for samples in torch.arange(len(data), device=data.device).split(batch_size):
+        images, labels = data.batch(samples)
         logits: Tensor = forward(network.spec, network.parameters, images)
         total += plan.loss(Step(images, labels, logits, network.parameters)) * len(samples)
-    return float(total) / len(feed)
+    return float(total) / len(data)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from afaf.errors import ConfigError, unknown
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Stream
 from afaf.subnets.candidates import mean_activation
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 
 def ledger(model: Model, stream: Stream) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def class_means(model: Model, stream: Stream) -> dict[str, Any]:
     neurons = torch.arange(size) if record is None else record.selected(last_hidden).cpu()
     means: dict[str, list[float]] = {}
     for task in stream:
-        feed = Feed([(task.train, task.preparation)], then.device, then.dtype)
+        data = TaskData([(task.train, task.preparation)], then.device, then.dtype)
         for c, name in zip(task.classes, task.class_names, strict=True):
-            activation = mean_activation(then, feed.batches(class_id=c))[last_hidden].cpu()
+            activation = mean_activation(then, data.batches(class_id=c))[last_hidden].cpu()
             means[name] = [round(value, 4) for value in activation[neurons].tolist()]
     return {"neurons": neurons.tolist(), "means": means, "tasks": [list(task.class_names) for task in stream]}
 

@@ -18,7 +18,7 @@ from afaf.runs.config import Config, RunSettings, Table, build, instead_of_prese
 from afaf.runs.device import device_name, find_device
 from afaf.runs.folder import FREE, RunFolder, flat
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener, Run, as_configured, check_typed, data_digest, method_class, open_with, set_up, settings_table
+from afaf.runs.runner import Listener, Run, as_configured, check_typed, is_same_data, method_class, open_with, set_up, settings_table
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Stream
 
@@ -191,7 +191,7 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
             f"the data is not what the run began with: its tasks had {about['train_counts']} training images, "
             f"now they have {list(opened.outline.train_counts)}; put the data back, or start anew"
         )
-    if about.get("data_digest") != data_digest(opened):
+    if not is_same_data(opened, about.get("data_digest")):
         raise RunError("the data is not what the run began with: labels or images have changed; put the data back, or start anew")
 
 

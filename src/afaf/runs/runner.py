@@ -17,7 +17,7 @@ from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.metrics import has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.methods import find_method
-from afaf.methods.base import Lesson, Method
+from afaf.methods.base import Method, TaskContext
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
@@ -34,7 +34,7 @@ from afaf.runs.progress import Position, Progress
 from afaf.runs.results import Results
 from afaf.runs.shared_prefix import Beginning, Beginnings, shared_by
 from afaf.runs.stop import Stop
-from afaf.runs.train_task import learn_lesson
+from afaf.runs.train_task import train_task
 from afaf.storage.model_file import Model
 from afaf.streams.benchmarks import check_name, open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream, Task
@@ -43,11 +43,12 @@ from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
 from afaf.training.report import EpochReport
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 from afaf.version import __version__
 
 LEARN_MORE = "raise learn.epochs (or sparse.density, where sub-networks are sparse), or try another learn.lr"
-DIGESTED = 64  # images of each part of a task that tell whether the data is the same
+ALL_IMAGES = "all:"  # begins the digest of all images
+SAMPLED = 64  # images of each part of a task that earlier versions digested
 
 
 class Listener:
@@ -192,15 +193,21 @@ def about_run(opened: Stream, stream: str | Stream, data: str | Path | None, set
     }
 
 
-def data_digest(stream: Stream) -> str:
-    """Tells whether the data is the same, from all labels and a sample of the images: quick even for large streams."""
+def data_digest(stream: Stream, *, sampled: bool = False) -> str:
+    """A checksum of all labels and images; `sampled`, as earlier versions wrote it, of some of the images."""
     digest = hashlib.blake2b(digest_size=16)
     for task in stream:
         for split in (task.train, task.test):
-            step = max(1, len(split) // DIGESTED)
+            images = split.images[:: max(1, len(split) // SAMPLED)] if sampled else split.images
             digest.update(np.ascontiguousarray(split.labels).tobytes())
-            digest.update(np.ascontiguousarray(split.images[::step]).tobytes())
-    return digest.hexdigest()
+            for start in range(0, len(images), 1024):
+                digest.update(np.ascontiguousarray(images[start : start + 1024]).tobytes())
+    return digest.hexdigest() if sampled else f"{ALL_IMAGES}{digest.hexdigest()}"
+
+
+def is_same_data(stream: Stream, digest: object) -> bool:
+    """Whether a digest in a config.json, also one of an earlier version, is of this stream."""
+    return digest == data_digest(stream, sampled=not str(digest).startswith(ALL_IMAGES))
 
 
 def source_of(stream: str | Stream) -> str | None:
@@ -342,8 +349,8 @@ class Run:
         self.listener.lesson_started(numbers, tuple(name for task in tasks for name in task.class_names))
         self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
-        lesson = Lesson(numbers[-1], classes, feed, self._warn)
-        learn_lesson(self.learner, self.method, self._engine_for(tasks), lesson, self._after_epoch, self.position)
+        context = TaskContext(numbers[-1], classes, feed, self._warn)
+        train_task(self.learner, self.method, self._engine_for(tasks), context, self._after_epoch, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
 
     def _engine_for(self, tasks: Sequence[Task]) -> Engine:
@@ -414,8 +421,8 @@ class Run:
         same = general is known
         return score_task(general, feed, task.classes, self.learner.seen_classes, self.config.evaluate, None if same else known)
 
-    def _feed(self, parts: list[Any]) -> Feed:
-        return Feed(parts, self.device, self.learner.network.dtype)
+    def _feed(self, parts: list[Any]) -> TaskData:
+        return TaskData(parts, self.device, self.learner.network.dtype)
 
     def _warn_if_guessing(self, numbers: tuple[int, ...]) -> None:
         """Told once: that the network has died. Of each lesson before: that it was hardly learned, for want of steps or connections."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from afaf.methods.base import Lesson, Method
+from afaf.methods.base import Method, TaskContext
 from afaf.runs.progress import Position
 from afaf.training.engines import Engine
 from afaf.training.learner import Learner
@@ -13,11 +13,11 @@ from afaf.training.plan import LearningPlan
 from afaf.training.report import OnEpoch
 
 
-def learn_lesson(
+def train_task(
     learner: Learner,
     method: Method[Any],
     engine: Engine,
-    lesson: Lesson,
+    context: TaskContext,
     after_epoch: Callable[[LearningPlan], OnEpoch],
     position: Position | None = None,
     adjust: Callable[[LearningPlan], None] | None = None,
@@ -25,15 +25,15 @@ def learn_lesson(
     """Learn a lesson, or what is left of it after a position; `adjust` may put another loss into each plan."""
     position = position or Position()
     if not position.begun:
-        learner.begin(lesson.task, lesson.classes)
+        learner.begin(context.task, context.classes)
     for phase in range(position.phase, method.phases):
         resumed = position.begun and phase == position.phase
         if not resumed:
-            method.start(learner, lesson, phase)
-        plan = method.plan(learner, lesson, phase)
+            method.start(learner, context, phase)
+        plan = method.plan(learner, context, phase)
         if adjust is not None:
             adjust(plan)
         plan.check(learner)
-        engine.learn(learner, plan, lesson.feed, after_epoch(plan), position.epochs if resumed else 0)
-    method.finish(learner, lesson)
-    learner.end(lesson.task)
+        engine.learn(learner, plan, context.data, after_epoch(plan), position.epochs if resumed else 0)
+    method.finish(learner, context)
+    learner.end(context.task)

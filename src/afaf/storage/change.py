@@ -66,7 +66,7 @@ def weight_sums(learner: Learner) -> list[int]:
 def _moves(name: str, plan: LearningPlan) -> bool:
     head, *rest = name.split("/")
     if head == "weights":
-        return int(rest[0]) >= plan.first
+        return int(rest[0]) >= plan.first_trainable
     if head == "bias":
         return int(rest[0]) in plan.biases
     return head == "norm" and (plan.norm_moves or int(rest[0]) in plan.norms)

@@ -22,7 +22,7 @@ from afaf.runs.runner import Listener, method_class, open_with, run, settings_ta
 from afaf.runs.shared_prefix import Beginning, Beginnings
 from afaf.runs.stop import Stop
 from afaf.streams.tasks import Outline, Stream
-from afaf.training.cuda.streams import GATE
+from afaf.training.cuda.streams import CAPTURE_LOCK
 from afaf.training.report import EpochReport
 
 UNUSED = 0.2  # of a GPU's memory that may be set aside, yet hold nothing, when a run begins
@@ -183,7 +183,7 @@ class LocalExecutor:
             return
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         if unused > torch.cuda.get_device_properties(self.device).total_memory * UNUSED:
-            with GATE.inside(), GATE.alone():
+            with CAPTURE_LOCK.shared(), CAPTURE_LOCK.exclusive():
                 torch.cuda.empty_cache()
 
     @contextlib.contextmanager

@@ -21,14 +21,14 @@ from torch import Tensor
 from afaf.network.forward import Parameters, forward
 from afaf.network.spec import Operation
 from afaf.subnets.rewire import Importance
-from afaf.training.folded_trunk import round_to, rounded_up, silent
+from afaf.training.folded_trunk import dead_neurons, round_to, rounded_up
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import PRECISION, Precision
 from afaf.training.report import EpochReport, OnEpoch, Tally
 from afaf.training.step import Workspace, take_step
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
 TRUNK_BATCH_GPU = 2048
@@ -45,22 +45,22 @@ class CompactEngine:
         self.precision: Precision = precision
         self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         with PRECISION.set(self.precision, learner.network.device):
-            self._learn(learner, plan, feed, on_epoch, first_epoch)
+            self._learn(learner, plan, data, on_epoch, first_epoch)
 
-    def _learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None, first_epoch: int) -> None:
+    def _learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None, first_epoch: int) -> None:
         kept = neurons_that_matter(learner, plan)
         work = gather(learner, plan, kept)
-        trunk = Trunk(work, feed, self.chunk_bytes, self.cache_bytes)
+        trunk = Trunk(work, data, self.chunk_bytes, self.cache_bytes)
 
-        def learn_epoch(moment: Moment) -> EpochReport:
-            if plan.rewire is not None and moment.epoch > first_epoch:
-                gather_again(work, learner, kept)
-            tally = Tally(plan, moment.epoch)
-            for h, labels, samples in trunk.batches(work, moment):
-                tally.add(*take_step(work, h, labels, work.mode(moment, samples)), labels)
+        def learn_epoch(scope: RngScope) -> EpochReport:
+            if plan.rewire is not None and scope.epoch > first_epoch:
+                regather(work, learner, kept)
+            tally = Tally(plan, scope.epoch)
+            for h, labels, samples in trunk.batches(work, scope):
+                tally.add(*take_step(work, h, labels, work.mode(scope, samples)), labels)
             report = tally.report()
             scatter(work, kept, learner)
             return report
@@ -83,8 +83,8 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
     record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
     cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
-    if plan.silenced is not None:
-        cone &= ~plan.silenced
+    if plan.masked_outputs is not None:
+        cone &= ~plan.masked_outputs
     kept: Kept = {spec.L: torch.nonzero(cone).flatten()}  # sorted, like all the others
     for l in range(spec.L - 1, 0, -1):
         owner = ledger.owner(l)[cone]
@@ -95,7 +95,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         if record is not None:
             cone[record.selected(l).to(cone.device)] = True
         if l == top and cone.device.type == "cpu":
-            cone &= ~silent(spec, learner.network.parameters, l)
+            cone &= ~dead_neurons(spec, learner.network.parameters, l)
         kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
     return kept
 
@@ -103,8 +103,8 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
     """The neuron layer at which the part that stands still ends: l_reuse, or 1 (the images) where something below moves."""
     moving_norms = [layer for layer in learner.network.parameters.norms if plan.norm_changes(layer)]
-    still = all(l >= plan.first for l in plan.biases) and all(layer > plan.first for layer in moving_norms)
-    return plan.first if still else 1
+    still = all(l >= plan.first_trainable for l in plan.biases) and all(layer > plan.first_trainable for layer in moving_norms)
+    return plan.first_trainable if still else 1
 
 
 def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
@@ -128,7 +128,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         ),
         moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
         biases={l: mask[kept[l + 1]] for l, mask in plan.biases.items()},
-        passes={l: mask[kept[l]] for l, mask in plan.passes.items()},
+        grad_mask={l: mask[kept[l]] for l, mask in plan.grad_mask.items()},
         entry=trunk_top(learner, plan) if plan.in_part else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
@@ -136,7 +136,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
     )
 
 
-def gather_again(work: Workspace, learner: Learner, kept: Kept) -> None:
+def regather(work: Workspace, learner: Learner, kept: Kept) -> None:
     """Take over what rewiring can have changed, in the same memory."""
     for l in work.moving:
         work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, l))
@@ -173,37 +173,37 @@ def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
 class Trunk:
     """Runs what stands still ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
 
-    def __init__(self, work: Workspace, feed: Feed, chunk_bytes: int, cache_bytes: int):
-        self.feed, self.chunk_bytes = feed, chunk_bytes
+    def __init__(self, work: Workspace, data: TaskData, chunk_bytes: int, cache_bytes: int):
+        self.data, self.chunk_bytes = data, chunk_bytes
         self.entry = work.entry
-        self.batch_size = TRUNK_BATCH if feed.device.type == "cpu" else TRUNK_BATCH_GPU
-        self.standing = work.standing()
+        self.batch_size = TRUNK_BATCH if data.device.type == "cpu" else TRUNK_BATCH_GPU
+        self.folded = work.folded_trunk()
         self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
-        if work.entry > 1 and not feed.augments and self._dropout_only_at_the_top(work):
-            everything = torch.arange(len(feed), device=feed.device)
+        if work.entry > 1 and not data.augments and self._dropout_only_at_the_top(work):
+            everything = torch.arange(len(data), device=data.device)
             first = neurons_last(self._lower(work, everything[:1]))
-            if first.numel() * first.element_size() * len(feed) <= cache_bytes:
-                self.cached = first.new_empty(len(feed), *first.shape[1:])
+            if first.numel() * first.element_size() * len(data) <= cache_bytes:
+                self.cached = first.new_empty(len(data), *first.shape[1:])
                 for place, part in zip(self.cached.split(self.batch_size), everything.split(self.batch_size), strict=True):
                     place.copy_(neurons_last(self._lower(work, part)))
 
-    def batches(self, work: Workspace, moment: Moment) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(self, work: Workspace, scope: RngScope) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The epoch's batches: (features at the trunk's top, labels, numbers of the images)."""
-        for chunk in self.feed.order(moment).split(self.chunk(work)):
-            features = self.features(work, chunk, moment)
+        for chunk in self.data.order(scope).split(self.chunk(work)):
+            features = self.features(work, chunk, scope)
             for start in range(0, len(chunk), work.plan.batch_size):
                 steps = slice(start, start + work.plan.batch_size)
-                yield features[steps], self.feed.labels[chunk[steps]], chunk[steps]
+                yield features[steps], self.data.labels[chunk[steps]], chunk[steps]
 
-    def features(self, work: Workspace, samples: Tensor, moment: Moment) -> Tensor:
+    def features(self, work: Workspace, samples: Tensor, scope: RngScope) -> Tensor:
         """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
         parts = samples.split(self.batch_size)
         if self.cached is not None:
-            return torch.cat([self._upper(work, part, self.cached[part], moment) for part in parts])
-        images = work.images(self.feed, samples, moment)  # drawn at once: many small draws take longer
+            return torch.cat([self._upper(work, part, self.cached[part], scope) for part in parts])
+        images = work.images(self.data, samples, scope)  # drawn at once: many small draws take longer
         if self.entry == 1:
             return images
-        return torch.cat([self._through(work, *part, moment) for part in zip(parts, images.split(self.batch_size), strict=True)])
+        return torch.cat([self._through(work, *part, scope) for part in zip(parts, images.split(self.batch_size), strict=True)])
 
     def chunk(self, work: Workspace) -> int:
         """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
@@ -213,24 +213,24 @@ class Trunk:
         return max(1, self.chunk_bytes // per_batch) * work.plan.batch_size
 
     @torch.no_grad()
-    def _through(self, work: Workspace, samples: Tensor, images: Tensor, moment: Moment) -> Tensor:
-        mode = work.ahead(moment, samples, self.standing.neurons)
-        return self.standing.whole(forward(work.spec, self.standing.parameters, images, mode=mode, last=self.entry - 1))
+    def _through(self, work: Workspace, samples: Tensor, images: Tensor, scope: RngScope) -> Tensor:
+        mode = work.trunk_mode(scope, samples, self.folded.neurons)
+        return self.folded.whole(forward(work.spec, self.folded.parameters, images, mode=mode, last=self.entry - 1))
 
     @torch.no_grad()
-    def _upper(self, work: Workspace, samples: Tensor, features: Tensor, moment: Moment) -> Tensor:
+    def _upper(self, work: Workspace, samples: Tensor, features: Tensor, scope: RngScope) -> Tensor:
         """From the dropout at the trunk's top on."""
         _, upper = _around_dropout(work.spec.connections(self.entry - 1).then)
-        mode = work.ahead(moment, samples, self.standing.neurons)
-        return self.standing.whole(mode.operate(upper, self.entry, neurons_second(features), self.standing.parameters.norms))
+        mode = work.trunk_mode(scope, samples, self.folded.neurons)
+        return self.folded.whole(mode.operate(upper, self.entry, neurons_second(features), self.folded.parameters.norms))
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
         """Up to the dropout at the trunk's top, without any: the same at every moment."""
         top = work.spec.connections(self.entry - 1)
         lower, _ = _around_dropout(top.then)
-        mode = work.ahead(Moment(0, work.plan.task), samples, self.standing.neurons)
-        images, parameters = self.feed.batch(samples)[0], self.standing.parameters
+        mode = work.trunk_mode(RngScope(0, work.plan.task), samples, self.folded.neurons)
+        images, parameters = self.data.batch(samples)[0], self.folded.parameters
         return forward(work.spec, parameters, images, mode=mode, last=self.entry - 1, last_operations=lower)
 
     def _dropout_only_at_the_top(self, work: Workspace) -> bool:

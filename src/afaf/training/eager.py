@@ -11,7 +11,7 @@ from afaf.training.plan import LearningPlan
 from afaf.training.precision import PRECISION, Precision
 from afaf.training.report import EpochReport, OnEpoch, Tally
 from afaf.training.step import Workspace, take_step
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 
 
 class EagerEngine:
@@ -22,14 +22,14 @@ class EagerEngine:
     def __init__(self, precision: Precision = "fp32"):
         self.precision: Precision = precision
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
 
-        def learn_epoch(moment: Moment) -> EpochReport:
-            work, tally = Workspace.whole(learner, plan), Tally(plan, moment.epoch)
-            for samples in feed.order(moment).split(plan.batch_size):
-                x, labels = feed.batch(samples, moment)
-                tally.add(*take_step(work, x, labels, work.mode(moment, samples)), labels)
+        def learn_epoch(scope: RngScope) -> EpochReport:
+            work, tally = Workspace.whole(learner, plan), Tally(plan, scope.epoch)
+            for samples in data.order(scope).split(plan.batch_size):
+                x, labels = data.batch(samples, scope)
+                tally.add(*take_step(work, x, labels, work.mode(scope, samples)), labels)
             return tally.report()
 
         with PRECISION.set(self.precision, learner.network.device):

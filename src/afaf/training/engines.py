@@ -15,7 +15,7 @@ from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import Precision
 from afaf.training.report import OnEpoch
-from afaf.training.task_data import Feed
+from afaf.training.task_data import TaskData
 
 EngineName = Literal["auto", "eager", "compact", "graphed"]
 
@@ -27,7 +27,9 @@ class Engine(Protocol):
 
     name: str
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None: ...
+    def learn(
+        self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0
+    ) -> None: ...
 
 
 def find_engine(name: EngineName, device: torch.device, precision: Precision = "tf32") -> Engine:

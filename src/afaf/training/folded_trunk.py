@@ -23,7 +23,7 @@ WORTH_ROUNDING = 64  # neurons of a layer from which that matters
 
 
 @dataclass
-class Standing:
+class FoldedTrunk:
     """W_1..W_last among the neurons that vary from image to image, and what the others of the top are.
 
     Neurons that vary by dropout alone come last and have no rows in a W_l, only biases.
@@ -44,11 +44,11 @@ class Standing:
 
 
 @torch.no_grad()
-def standing(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], last: int) -> Standing:
+def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], last: int) -> FoldedTrunk:
     """W_1..W_last without what is constant; `there` are the numbers of the neurons that are there, where not all are."""
     weights, biases = list(parameters.weights), list(parameters.biases)
     norms, neurons = dict(parameters.norms), dict(there)
-    top = Standing(parameters, neurons)
+    top = FoldedTrunk(parameters, neurons)
     for l in range(1, last + 1):
         layer, operations = l + 1, spec.connections(l).then
         reached = rounded_up(weights[l - 1].flatten(1).any(dim=1), round_to(spec, layer, biases[l - 1].device))
@@ -71,7 +71,7 @@ def standing(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor]
     return top
 
 
-def silent(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
+def dead_neurons(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
     """Whether a neuron of layer l is 0 for every image: nothing leads into it, and nothing comes of its bias."""
     if l == 1:
         return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
@@ -103,7 +103,7 @@ def rounded_up(there: Tensor, to: int) -> Tensor:
 
 
 @dataclass
-class Ahead(Training):
+class InplaceForward(Training):
     """Training where nobody asks for gradients: what it is given changes in place, and ReLU, which commutes with both, waits for
     dropout and pool. Neurons without a row in W_l have their bias."""
 

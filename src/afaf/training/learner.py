@@ -63,10 +63,14 @@ class Learner:
         self.ledger.claim(l, task, where)
 
     def release(self, l: int, where: Tensor) -> None:
-        """Take places of W_l back: nobody owns them, and their weights are 0."""
+        """Take places of W_l back: nobody owns them, and their weights are 0. All tensors change in place, as captured graphs need."""
+        if (
+            self.network.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+        ):  # reading a value is not allowed in a capture
+            had = self.ledger.owner(l)[where]
+            self.ledger.keeps_past &= not bool(((had > 0) & (had <= self.tasks_learned)).any())
         self.ledger.release(l, where)
-        weight = self.network.weight(l)
-        self.network.parameters.weights[l - 1] = torch.where(where, torch.zeros_like(weight), weight)
+        self.network.weight(l).masked_fill_(where, 0.0)
 
     def end(self, task: int) -> None:
         self.network.remember(task)

@@ -26,7 +26,7 @@ from afaf.network.net import Network
 from afaf.network.spec import Connections, NetworkSpec
 from afaf.randomness import Key, uniform_at
 from afaf.training.named import Named, protected
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 
 
 class Measure(Protocol):
@@ -80,29 +80,29 @@ def output_size(columns: Tensor, *, squared: bool) -> Measure:
 
 
 def batch_importance(
-    network: Network, feed: Feed, measure: Measure, size: Size, *, batch_size: int, moment: Moment, norm_moves: bool = True
+    network: Network, data: TaskData, measure: Measure, size: Size, *, batch_size: int, scope: RngScope, norm_moves: bool = True
 ) -> Named:
     """The importance of each protected parameter from the gradients of whole batches, at a moment of learning."""
     total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
-    for drawn in feed.order(moment).split(batch_size * BATCHES_AT_ONCE):
-        for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *feed.batch(drawn, moment))), strict=True):
+    for drawn in data.order(scope).split(batch_size * BATCHES_AT_ONCE):
+        for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *data.batch(drawn, scope))), strict=True):
             live = _leaves(network.parameters)
-            mode = _training(network.spec, moment, samples, norm_moves)
+            mode = _training(network.spec, scope, samples, norm_moves)
             mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
             gradients = torch.autograd.grad(mean, list(protected(live).values()))
             torch._foreach_add_(list(total.values()), [size(gradient) for gradient in gradients], alpha=len(samples))
-    return {name: tensor / len(feed) for name, tensor in total.items()}
+    return {name: tensor / len(data) for name, tensor in total.items()}
 
 
-def per_sample_importance(network: Network, feed: Feed, measure: Measure, size: Size) -> Named:
+def per_sample_importance(network: Network, data: TaskData, measure: Measure, size: Size) -> Named:
     """The importance of each protected parameter from the gradients of single images, many images at a time."""
     total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
-    for samples in torch.arange(len(feed), device=feed.device).split(images_at_once(network.spec)):
-        x, labels = feed.batch(samples)
+    for samples in torch.arange(len(data), device=data.device).split(images_at_once(network.spec)):
+        x, labels = data.batch(samples)
         measured = partial(measure, true=labels, samples=samples)
         for name, gradient in _sizes_of_gradients(network, x, measured, size).items():
             total[name] += gradient
-    return {name: tensor / len(feed) for name, tensor in total.items()}
+    return {name: tensor / len(data) for name, tensor in total.items()}
 
 
 def images_at_once(spec: NetworkSpec) -> int:
@@ -167,8 +167,8 @@ def _over_positions(delta: Tensor) -> Tensor:
     return delta.flatten(2).sum(2) if delta.dim() > 2 else delta
 
 
-def _training(spec: NetworkSpec, moment: Moment, samples: Tensor, norm_moves: bool) -> Training:
-    keys = {layer: moment.key("dropout", layer) for layer in range(2, spec.L)}
+def _training(spec: NetworkSpec, scope: RngScope, samples: Tensor, norm_moves: bool) -> Training:
+    keys = {layer: scope.key("dropout", layer) for layer in range(2, spec.L)}
     return Training(spec.dropout, keys, samples.to(torch.int32), norm_moves=norm_moves)
 
 

@@ -40,16 +40,16 @@ class LearningPlan:
     lr: float
     phase: int = 0
     outputs: tuple[int, ...] | None = None  # output rows that enter the loss, for the training accuracy (None: all)
-    first: int = 1  # weights of W_l below stand still (l_reuse); biases and norms move where the next three fields say so
+    first_trainable: int = 1  # weights of W_l below stand still (l_reuse); biases and norms move where the next three fields say so
     biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias moves (absent: none does)
     norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift move (absent: none do)
     norm_moves: bool = True  # batch statistics in training, running ones keep moving
-    passes: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
-    silenced: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
+    grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
+    masked_outputs: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
     logits_only: bool = False  # the loss looks at logits and labels alone, see `in_part`
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last
-    rewire_repeats: bool = False  # it is the same tensor work on the learner's memory at every call: an engine may capture it
+    rewire_repeats: bool = False  # the same tensor work at every call, on as many connections: an engine may capture it
     until: Callable[[], bool] | None = None  # asked when an epoch has ended and was told of: with a yes it was the last
     clip: float | None = None  # largest norm of the whole gradient
     after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
@@ -67,12 +67,12 @@ class LearningPlan:
     def check(self, learner: Learner) -> None:
         """A plan that an engine could only misread is the method's mistake, and named."""
         spec = learner.network.spec
-        if not 1 <= self.first <= spec.L - 1:
-            raise ValueError(f"plan.first = {self.first} is outside 1..{spec.L - 1}")
+        if not 1 <= self.first_trainable <= spec.L - 1:
+            raise ValueError(f"plan.first_trainable = {self.first_trainable} is outside 1..{spec.L - 1}")
         for name, masks, sizes in (
             ("biases", self.biases, {l: spec.layer(l + 1).size for l in range(1, spec.L)}),
             ("norms", self.norms, {layer: len(norm.gain) for layer, norm in learner.network.parameters.norms.items()}),
-            ("passes", self.passes, {l: spec.layer(l).size for l in range(1, spec.L + 1)}),
+            ("grad_mask", self.grad_mask, {l: spec.layer(l).size for l in range(1, spec.L + 1)}),
         ):
             for l, mask in masks.items():
                 if l not in sizes or mask.shape != (sizes[l],):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 
-from afaf.training.cuda.streams import GATE
+from afaf.training.cuda.streams import CAPTURE_LOCK
 
 Precision = Literal["fp32", "tf32", "bf16"]
-
-# cuDNN's better guess at which kernel is fastest, without timing any; PyTorch looks at this once, at the first convolution on a GPU.
-os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 
 FLAGS: tuple[tuple[Any, str], ...] = (
@@ -70,12 +68,22 @@ class PrecisionFlags:
 PRECISION = PrecisionFlags()
 
 
+def configure_cuda() -> None:
+    """Settings of CUDA and PyTorch for training; they take effect if this is called before the first use of the GPU."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # CUDA's 8 queues are too few for seeds side by side
+    os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")  # cuDNN's better guess of the fastest kernel, without timing any
+    # The threads of autograd set up CUDA when they first multiply, and warn of it: a user can do nothing about that.
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context", UserWarning)
+
+
 @contextlib.contextmanager
 def at_work(precision: Precision, device: torch.device) -> Iterator[None]:
-    """For as long as this thread computes there: in this precision, then inside the gate, which must not be held by one that waits.
+    """Compute on a device in this precision, with the capture lock held; the lock comes last, since a waiting thread must not hold it.
 
-    Kernels and streams are those of the thread's current device, so that this is the one.
+    The device becomes the thread's current one, which kernels and streams use.
     """
+    if device.type == "cuda":
+        configure_cuda()
     current = torch.cuda.device(device) if device.type == "cuda" and device.index is not None else contextlib.nullcontext()
-    with PRECISION.set(precision, device), GATE.inside(), current:
+    with PRECISION.set(precision, device), CAPTURE_LOCK.shared(), current:
         yield

@@ -20,7 +20,7 @@ Term = tuple[Named, Named]  # importance and anchor of each protected parameter
 
 
 @dataclass(frozen=True)
-class Springs:
+class PenaltyTensors:
     """How strong, how stiff each (`importance`), and where they are fastened (`anchor`)."""
 
     strength: float
@@ -49,7 +49,7 @@ def _chosen(named: Named, wanted: Callable[[str], bool]) -> Named:
     return {name: tensor for name, tensor in named.items() if wanted(name)}
 
 
-class QuadraticPenalty(Springs):
+class QuadraticPenalty(PenaltyTensors):
     """A loss: strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
 
     def __call__(self, step: Step) -> Tensor:
@@ -58,7 +58,7 @@ class QuadraticPenalty(Springs):
         return self.strength / 2 * torch.stack(terms).sum()
 
 
-class ProximalStep(Springs):
+class ProximalStep(PenaltyTensors):
     """The same penalty, applied after each step in closed form: w <- argmin over v of (v - w)^2 / (2 lr) + penalty(v).
 
     That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.

@@ -14,10 +14,10 @@ from torch import Tensor
 from afaf.network.forward import Parameters, Training, forward
 from afaf.network.spec import NetworkSpec
 from afaf.subnets.rewire import Importance
-from afaf.training.folded_trunk import Ahead, Standing, standing
+from afaf.training.folded_trunk import FoldedTrunk, InplaceForward, fold_trunk
 from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan, Step
-from afaf.training.task_data import Feed, Moment
+from afaf.training.task_data import RngScope, TaskData
 
 
 @dataclass
@@ -30,26 +30,26 @@ class Workspace:
     importance: Importance
     moving: dict[int, Tensor]  # l of W_l -> 1 where a weight moves
     biases: dict[int, Tensor]
-    passes: dict[int, Tensor]
+    grad_mask: dict[int, Tensor]
     entry: int = 1  # steps go through W_l for l >= entry; below is a trunk that stands still
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
     rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
-    moment: Moment = field(default_factory=lambda: Moment(0, 0))  # of the present steps
+    scope: RngScope = field(default_factory=lambda: RngScope(0, 0))  # of the present steps
 
     @classmethod
     def whole(cls, learner: Learner, plan: LearningPlan) -> Workspace:
         network = learner.network
-        moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first, network.spec.L)}
-        return cls(network.spec, plan, network.parameters, learner.importance, moving, plan.biases, plan.passes)
+        moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first_trainable, network.spec.L)}
+        return cls(network.spec, plan, network.parameters, learner.importance, moving, plan.biases, plan.grad_mask)
 
-    def mode(self, moment: Moment, samples: Tensor) -> Training:
+    def mode(self, scope: RngScope, samples: Tensor) -> Training:
         """How the network behaves for these images at this moment of learning."""
         return Training(
             rate=self.spec.dropout,
-            keys={layer: moment.key("dropout", layer) for layer in range(2, self.spec.L)},
+            keys={layer: scope.key("dropout", layer) for layer in range(2, self.spec.L)},
             samples=samples.to(torch.int32),
-            passes=self.passes,
+            grad_mask=self.grad_mask,
             norm_moves=self.plan.norm_moves,
             neurons=self.neurons,
         )
@@ -59,25 +59,25 @@ class Workspace:
         """Of a neuron's value between layers."""
         return self.parameters.weights[-1].element_size()
 
-    def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
+    def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
         """These images as they are seen at this moment."""
-        return feed.batch(samples, moment)[0]
+        return data.batch(samples, scope)[0]
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, scope: RngScope) -> None:
         """From here on steps belong to this moment."""
-        self.moment = moment
+        self.scope = scope
 
     def mode_now(self, samples: Tensor) -> Training:
         """How the network behaves for these images in a step."""
-        return self.mode(self.moment, samples)
+        return self.mode(self.scope, samples)
 
-    def standing(self) -> Standing:
+    def folded_trunk(self) -> FoldedTrunk:
         """What lies below the entry."""
-        return standing(self.spec, self.parameters, self.neurons, self.entry - 1)
+        return fold_trunk(self.spec, self.parameters, self.neurons, self.entry - 1)
 
-    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+    def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
         """How these neurons below the entry behave."""
-        return Ahead(**{**vars(self.mode(moment, samples)), "neurons": neurons})
+        return InplaceForward(**{**vars(self.mode(scope, samples)), "neurons": neurons})
 
     def leaves(self) -> Parameters:
         """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""
@@ -115,13 +115,13 @@ class Workspace:
         """Learn from one batch: the loss and the logits, or None where they were noted elsewhere."""
         return take_step(self, h, labels, mode)
 
-    def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
+    def use_fused_loss(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
         """Let losses and right answers be noted by step, where that is faster than to return them."""
 
-    def settle(self, steps: int) -> None:
+    def flush_importance(self, steps: int) -> None:
         """An epoch of so many steps has ended."""
 
-    def take_over(self) -> None:
+    def refresh(self) -> None:
         """Weights, importances and masks have changed elsewhere than in a step."""
 
     def changing(self) -> list[Tensor]:
@@ -140,7 +140,9 @@ class Workspace:
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
     live = work.leaves()
-    logits = forward(work.spec, silenced(work.as_read(live), work), h, mode=mode, first=work.entry).to(work.parameters.weights[-1].dtype)
+    logits = forward(work.spec, masked_outputs(work.as_read(live), work), h, mode=mode, first=work.entry).to(
+        work.parameters.weights[-1].dtype
+    )
     if work.rows is not None and work.resting is not None:
         logits = work.resting.repeat(len(h), 1).index_copy(1, work.rows, logits)
     loss = work.plan.loss(Step(h, labels, logits, live))
@@ -149,11 +151,11 @@ def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tup
     return loss.detach(), logits.detach()
 
 
-def silenced(live: Parameters, work: Workspace) -> Parameters:
+def masked_outputs(live: Parameters, work: Workspace) -> Parameters:
     """The output as the task sees it: other rows' weights at 0, where these rows are there at all."""
-    if work.rows is not None or work.plan.silenced is None:
+    if work.rows is not None or work.plan.masked_outputs is None:
         return live
-    weight = live.weights[-1] * (~work.plan.silenced).to(live.weights[-1].dtype)[:, None, None]
+    weight = live.weights[-1] * (~work.plan.masked_outputs).to(live.weights[-1].dtype)[:, None, None]
     return Parameters([*live.weights[:-1], weight], live.biases, live.norms)
 
 

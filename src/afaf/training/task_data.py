@@ -22,7 +22,7 @@ RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is carried ov
 
 
 @dataclass(frozen=True)
-class Moment:
+class RngScope:
     """The point of a run that random draws belong to."""
 
     seed: int
@@ -34,7 +34,7 @@ class Moment:
         return key(self.seed, purpose, self.task, self.phase, self.epoch, *more)
 
 
-class Feed:
+class TaskData:
     """Images (n, channels, height, width) or vectors (n, features), with their class ids, ready to be cut into batches.
 
     Several parts may be joined, each with its own preparation.
@@ -74,15 +74,15 @@ class Feed:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def order(self, moment: Moment) -> Tensor:
+    def order(self, scope: RngScope) -> Tensor:
         """The order in which an epoch sees the images."""
-        draw = generator(moment.seed, "order", moment.task, moment.phase, moment.epoch)
+        draw = generator(scope.seed, "order", scope.task, scope.phase, scope.epoch)
         return torch.randperm(len(self), generator=draw).to(self.device)
 
-    def batch(self, index: Tensor, moment: Moment | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, index: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
         """The images at `index` and their class ids; with a moment they are augmented as that moment demands."""
-        augment = moment is not None and self.augments
-        x = self._cropped(index, moment) if augment and moment else self.images[index.to(self.images.device)]
+        augment = scope is not None and self.augments
+        x = self._cropped(index, scope) if augment and scope else self.images[index.to(self.images.device)]
         group = self._group[index] if len(self.mean) > 1 else 0
         x = (x.to(self.device).to(self.dtype) - self.mean[group]) / self.std[group]
         if self.channels is not None and x.shape[1] != self.channels:
@@ -97,13 +97,13 @@ class Feed:
         for part in index.split(size):
             yield self.batch(part)[0]
 
-    def _cropped(self, index: Tensor, moment: Moment) -> Tensor:
+    def _cropped(self, index: Tensor, scope: RngScope) -> Tensor:
         """A random crop of the reflect-padded image, flipped half of the time: one gather, no padded copy."""
         height, width = self.images.shape[2:]
         augmented = self._augmented[self._group[index]].to(self.images.device)
         index = index.to(self.images.device)
-        shifts = [(integers_at(moment.key(name), 2 * PAD + 1, index) - PAD) * augmented for name in ("crop rows", "crop columns")]
-        flip = integers_at(moment.key("flip"), 2, index).bool() & augmented
+        shifts = [(integers_at(scope.key(name), 2 * PAD + 1, index) - PAD) * augmented for name in ("crop rows", "crop columns")]
+        flip = integers_at(scope.key("flip"), 2, index).bool() & augmented
         rows = _reflected(torch.arange(height, device=index.device) + shifts[0][:, None], height)
         columns = _reflected(torch.arange(width, device=index.device) + shifts[1][:, None], width)
         columns = torch.where(flip[:, None], columns.flip(1), columns)

@@ -10,8 +10,8 @@ from torch import Tensor
 from afaf.network.forward import Norm, Observer, Training
 from afaf.network.spec import Connections, Operation
 from afaf.training.compact import neurons_last
-from afaf.training.cuda.gradients import Activate, Backward, Look, Product
-from afaf.training.cuda.kernels import Draw, can_look
+from afaf.training.cuda.gradients import Activate, Backward, FirstConvReLU, Product
+from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
 
 FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("relu", "pool"), ("relu", "dropout", "pool"))
 
@@ -20,7 +20,8 @@ FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("
 class Fused(Training):
     """Training whose weights are views of shadows, and whose keys of dropout lie on the device."""
 
-    bare: bool = False  # leave the output's bias to the judge
+    without_bias: int | None = None  # the layer whose bias another kernel adds: the output, with a fused loss
+    positive: frozenset[int] = frozenset()  # layers whose dropout directly follows their ReLU
     seen_by_dense: frozenset[int] = frozenset()  # layers of maps that a dense layer follows
     backward: Backward | None = None
 
@@ -35,15 +36,16 @@ class Fused(Training):
         norms: dict[int, Norm],
         observe: Observer | None,
     ) -> Tensor:
-        if operations[:1] != ("relu",):  # the output: only its bias is added in full precision, products are rounded as all are
-            z = self._product(join, layer - 1, h, weight).flatten(1)
-            if self.bare:
+        if operations[:1] != ("relu",):  # nothing to fuse; the bias is added in full precision, products are rounded as all are
+            z = self._product(join, layer - 1, h, weight)
+            z = z.flatten(1) if join.kind == "dense" else z.permute(0, 3, 1, 2)
+            if layer == self.without_bias:
                 return z
-            z = z + bias
-            return self.operate(operations, layer, self.cut(layer, z), norms, observe)
+            z = z + bias.view(-1, *[1] * (z.dim() - 2))
+            return super().operate(operations, layer, self.cut(layer, z), norms, observe)
         together = next(n for n in (3, 2, 1) if operations[:n] in FUSIBLE)
-        if layer == 2 and operations[:together] == ("relu",) and join.kind != "dense" and can_look(h, weight):
-            maps: Tensor = Look.apply(h, weight, bias, self.passes.get(layer), self.backward)  # type: ignore[no-untyped-call]
+        if layer == 2 and operations[:together] == ("relu",) and join.kind != "dense" and can_fuse_first_conv(h, weight):
+            maps: Tensor = FirstConvReLU.apply(h, weight, bias, self.grad_mask.get(layer), self.backward)  # type: ignore[no-untyped-call]
             return self.operate(operations[1:], layer, maps.permute(0, 3, 1, 2), norms, observe)
         activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, weight), bias)
         return self.operate(operations[together:], layer, activation, norms, observe)
@@ -51,15 +53,15 @@ class Fused(Training):
     def operate(
         self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
     ) -> Tensor:
-        if operations == ("dropout", "pool"):  # of what is positive already, so that another ReLU changes nothing
+        if operations == ("dropout", "pool") and layer in self.positive:  # another ReLU changes nothing
             return self._activate(operations, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
         return super().operate(operations, layer, h, norms, observe)
 
-    def _product(self, join: Connections, l: int, h: Tensor, shadow: Tensor) -> Tensor:
+    def _product(self, join: Connections, l: int, h: Tensor, compute_weight: Tensor) -> Tensor:
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
         maps = join.kind != "dense"
-        factor = h.to(shadow.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(shadow.dtype)
-        z: Tensor = Product.apply(factor, shadow, maps, l, self.backward)  # type: ignore[no-untyped-call]
+        factor = h.to(compute_weight.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(compute_weight.dtype)
+        z: Tensor = Product.apply(factor, compute_weight, maps, l, self.backward)  # type: ignore[no-untyped-call]
         return z if maps else z[:, None, None, :]
 
     def _activate(self, operations: tuple[Operation, ...], layer: int, z: Tensor, bias: Tensor) -> Tensor:
@@ -69,6 +71,6 @@ class Fused(Training):
             assert isinstance(key, Tensor)
             draw = Draw(key, self.samples, self.neurons[layer], self.rate)
         h: Tensor = Activate.apply(
-            z, bias, self.passes.get(layer), draw, "pool" in operations, layer in self.seen_by_dense, layer - 1, self.backward
+            z, bias, self.grad_mask.get(layer), draw, "pool" in operations, layer in self.seen_by_dense, layer - 1, self.backward
         )  # type: ignore[no-untyped-call]
         return h.flatten(1) if h.shape[1:3] == (1, 1) and z.shape[1:3] == (1, 1) else h.permute(0, 3, 1, 2)

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from afaf.training.compact import neurons_last
-from afaf.training.cuda.kernels import Court, Draw, Move, activate, add_up, deactivate, look, look_back, move_bias
-from afaf.training.cuda.kernels.cross_entropy import judge
-from afaf.training.cuda.streams import Beside
+from afaf.training.cuda.kernels import Draw, LossBuffers, Move, activate, add_up, deactivate, first_conv, first_conv_backward, move_bias
+from afaf.training.cuda.kernels.cross_entropy import fused_cross_entropy
+from afaf.training.cuda.streams import SideStream
 
 
 class Mover(Protocol):
@@ -31,7 +31,7 @@ class Mover(Protocol):
 class Backward:
     """How gradients of weights and biases are taken: beside those of the neurons, and moved along as soon as they are known."""
 
-    beside: Beside
+    side_stream: SideStream
     work: Mover
     weights: frozenset[int]  # l of the W_l that move at once
     biases: frozenset[int]
@@ -41,67 +41,69 @@ class Product(torch.autograd.Function):
     """h times the weights of a shadow: rows of neurons, or (`maps`) maps, channels last."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, shadow: Tensor, maps: bool, l: int, backward: Backward | None) -> Tensor:
-        ctx.save_for_backward(h, shadow)
+    def forward(ctx: Any, h: Tensor, compute_weight: Tensor, maps: bool, l: int, backward: Backward | None) -> Tensor:
+        ctx.save_for_backward(h, compute_weight)
         ctx.maps, ctx.l, ctx.way = maps, l, backward
-        return neurons_last(F.conv2d(h, _kernels(shadow))) if maps else F.linear(h, shadow.flatten(1))
+        return neurons_last(F.conv2d(h, _kernels(compute_weight))) if maps else F.linear(h, compute_weight.flatten(1))
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
         h: Tensor
-        shadow: Tensor
-        h, shadow = ctx.saved_tensors
+        compute_weight: Tensor
+        h, compute_weight = ctx.saved_tensors
         above = above.contiguous()
 
         def weights() -> Tensor:
             if ctx.maps:
-                return _convolution_backward(above, h, shadow, [False, True, False])[1].flatten(2)
-            return (above.t() @ h).view(shadow.shape)
+                return _convolution_backward(above, h, compute_weight, [False, True, False])[1].flatten(2)
+            return (above.t() @ h).view(compute_weight.shape)
 
         def below() -> Tensor:
             if ctx.maps:
-                return _convolution_backward(above, h, shadow, [True, False, False])[0]
-            return above @ shadow.flatten(1)
+                return _convolution_backward(above, h, compute_weight, [True, False, False])[0]
+            return above @ compute_weight.flatten(1)
 
         need_below, need_weights = ctx.needs_input_grad[:2]
         way: Backward | None = ctx.way
         if way is None or ctx.l not in way.weights or not need_weights:
             return below() if need_below else None, weights() if need_weights else None, None, None, None
-        if not ctx.maps and shadow.shape[2] == 1:
+        if not ctx.maps and compute_weight.shape[2] == 1:
             passed = below() if need_below else None
-            way.beside.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
+            way.side_stream.do(lambda: way.work.learn(ctx.l, above, h), above, h)  # begins when `below` has read the weights
             return passed, None, None, None, None
-        gradient = way.beside.do(weights, above, h)
+        gradient = way.side_stream.do(weights, above, h)
         passed = below() if need_below else None
-        way.beside.do(lambda: way.work.move(ctx.l, gradient))
+        way.side_stream.do(lambda: way.work.move(ctx.l, gradient))
         return passed, None, None, None, None
 
 
-class Look(torch.autograd.Function):
+class FirstConvReLU(torch.autograd.Function):
     """The first layer's maps of images: convolution, bias and ReLU, as (images, height, width, maps)."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, shadow: Tensor, bias: Tensor, passes: Tensor | None, backward: Backward | None) -> Tensor:
-        h = look(images, shadow, bias)
-        ctx.save_for_backward(images, shadow, h, passes)
+    def forward(
+        ctx: Any, images: Tensor, compute_weight: Tensor, bias: Tensor, grad_mask: Tensor | None, backward: Backward | None
+    ) -> Tensor:
+        h = first_conv(images, compute_weight, bias)
+        ctx.save_for_backward(images, compute_weight, h, grad_mask)
         ctx.way = backward
         return h
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[None, Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
-        images, shadow, h, passes = ctx.saved_tensors
+        images, compute_weight, h, grad_mask = ctx.saved_tensors
         way: Backward | None = ctx.way
         if way is None or 1 not in way.weights:
-            weights, biases = look_back(images, shadow, above, h, passes)
-            return None, weights.to(shadow.dtype), biases, None, None
+            weights, biases = first_conv_backward(images, compute_weight, above, h, grad_mask)
+            return None, weights.to(compute_weight.dtype), biases, None, None
 
         def learn() -> None:
-            weights, biases = look_back(images, shadow, above, h, passes)
+            weights, biases = first_conv_backward(images, compute_weight, above, h, grad_mask)
             way.work.move(1, weights)
             if 1 in way.biases:
                 move_bias(way.work.move_of(1), biases[None])
 
-        way.beside.do(learn, above, h, images)
+        way.side_stream.do(learn, above, h, images)
         return None, None, None, None, None
 
 
@@ -113,7 +115,7 @@ class Activate(torch.autograd.Function):
         ctx: Any,
         z: Tensor,
         bias: Tensor,
-        passes: Tensor | None,
+        grad_mask: Tensor | None,
         draw: Draw | None,
         pool: bool,
         by_neuron: bool,
@@ -121,31 +123,31 @@ class Activate(torch.autograd.Function):
         backward: Backward | None,
     ) -> Tensor:
         h, winner = activate(z, bias, draw, pool, by_neuron)
-        ctx.save_for_backward(winner, passes)
+        ctx.save_for_backward(winner, grad_mask)
         ctx.pool, ctx.shape, ctx.scale = pool, z.shape, 1.0 if draw is None else 1 / (1 - draw.rate)
         ctx.l, ctx.way = l, backward
         return h
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None, None]:  # type: ignore[override]
-        saved, passes = ctx.saved_tensors
+        saved, grad_mask = ctx.saved_tensors
         way: Backward | None = ctx.way
         move = None if way is None or ctx.l not in way.biases else way.work.move_of(ctx.l)
-        below, parts = deactivate(above, saved, passes, ctx.scale, ctx.pool, ctx.shape, move)
+        below, parts = deactivate(above, saved, grad_mask, ctx.scale, ctx.pool, ctx.shape, move)
         if way is None or move is None:
             gradient = add_up(parts) if parts is not None and ctx.needs_input_grad[1] else None
             return below, gradient, None, None, None, None, None, None
         if parts is not None:
-            way.beside.do(lambda: move_bias(move, parts), parts)
+            way.side_stream.do(lambda: move_bias(move, parts), parts)
         return below, None, None, None, None, None, None, None
 
 
-class Judge(torch.autograd.Function):
+class FusedCrossEntropy(torch.autograd.Function):
     """Cross-entropy of the output's products and biases; the loss is noted in the court, so that what is returned has no value."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> Tensor:
-        ctx.save_for_backward(*judge(z, bias, labels, court))  # the latter is None if the biases were moved at once
+    def forward(ctx: Any, z: Tensor, bias: Tensor, labels: Tensor, buffers: LossBuffers) -> Tensor:
+        ctx.save_for_backward(*fused_cross_entropy(z, bias, labels, buffers))  # the latter is None if the biases were moved at once
         return z.new_empty(())
 
     @staticmethod
@@ -154,13 +156,13 @@ class Judge(torch.autograd.Function):
         return gradient, bias_gradient, None, None
 
 
-def _kernels(shadow: Tensor) -> Tensor:
-    size = math.isqrt(shadow.shape[2])
-    return shadow.view(*shadow.shape[:2], size, size)
+def _kernels(compute_weight: Tensor) -> Tensor:
+    size = math.isqrt(compute_weight.shape[2])
+    return compute_weight.view(*compute_weight.shape[:2], size, size)
 
 
-def _convolution_backward(above: Tensor, h: Tensor, shadow: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
+def _convolution_backward(above: Tensor, h: Tensor, compute_weight: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        above.permute(0, 3, 1, 2), h, _kernels(shadow), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+        above.permute(0, 3, 1, 2), h, _kernels(compute_weight), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
     )
     return gradients

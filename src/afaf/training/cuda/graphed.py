@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -22,25 +21,22 @@ from afaf.training.compact import (
     CHUNK_BYTES,
     Trunk,
     gather,
-    gather_again,
     neurons_last,
     neurons_second,
     neurons_that_matter,
+    regather,
     scatter,
 )
 from afaf.training.cuda import kernels
-from afaf.training.cuda.streams import GATE, lane
-from afaf.training.cuda.workspace import Shadowed
+from afaf.training.cuda.streams import CAPTURE_LOCK, stream_for
+from afaf.training.cuda.workspace import MixedPrecisionWorkspace
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import Precision, at_work
 from afaf.training.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
 from afaf.training.step import Workspace
-from afaf.training.task_data import Feed, Moment
-
-# PyTorch's own threads, which carry out a backward pass, note that they set up CUDA when they first multiply: nothing a user could mend.
-warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context", UserWarning)
+from afaf.training.task_data import RngScope, TaskData
 
 STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
 
@@ -54,102 +50,102 @@ class GraphedEngine:
         self.precision: Precision = precision
         self.chunk_bytes, self.cache_bytes = chunk_bytes, cache_bytes
 
-    def learn(self, learner: Learner, plan: LearningPlan, feed: Feed, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
+    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         kept = neurons_that_matter(learner, plan)
         with at_work(self.precision, learner.network.device):
-            stage = Stage(gather(learner, plan, kept), feed, self)
+            runner = GraphRunner(gather(learner, plan, kept), data, self)
 
             def end_epoch() -> None:
-                stage.work.settle(len(stage.losses))
-                scatter(stage.work, kept, learner)
+                runner.work.flush_importance(len(runner.losses))
+                scatter(runner.work, kept, learner)
 
             def begin_epoch() -> None:
-                gather_again(stage.work, learner, kept)
-                stage.work.take_over()
+                regather(runner.work, learner, kept)
+                runner.work.refresh()
 
-            end, begin = Repeated(end_epoch, feed.device), Repeated(begin_epoch, feed.device)
+            end, begin = CapturedCallable(end_epoch, data.device), CapturedCallable(begin_epoch, data.device)
 
-            def learn_epoch(moment: Moment) -> EpochReport:
-                if plan.rewire is not None and moment.epoch > first_epoch:
+            def learn_epoch(scope: RngScope) -> EpochReport:
+                if plan.rewire is not None and scope.epoch > first_epoch:
                     begin()
-                report = stage.epoch(moment)
+                report = runner.epoch(scope)
                 end()
                 return report
 
             try:
-                learn_epochs(learner, with_repeated_rewire(plan, learner), on_epoch, first_epoch, learn_epoch)
+                learn_epochs(learner, with_captured_rewire(plan, learner), on_epoch, first_epoch, learn_epoch)
             finally:
-                stage.close()
+                runner.close()
 
 
-def with_repeated_rewire(plan: LearningPlan, learner: Learner) -> LearningPlan:
+def with_captured_rewire(plan: LearningPlan, learner: Learner) -> LearningPlan:
     """The plan, rewiring from a graph if it is the same work after every epoch."""
     rewire = plan.rewire
     if rewire is None or not plan.rewire_repeats:
         return plan
-    repeated = Repeated(lambda: rewire(learner, 0), learner.network.device)
+    repeated = CapturedCallable(lambda: rewire(learner, 0), learner.network.device)
     return replace(plan, rewire=lambda _, __: repeated())
 
 
-class Stage:
+class GraphRunner:
     """The fixed tensors of one task, and the graphs of its steps on them."""
 
-    def __init__(self, work: Workspace, feed: Feed, engine: GraphedEngine):
-        self.feed, self.device = feed, feed.device
+    def __init__(self, work: Workspace, data: TaskData, engine: GraphedEngine):
+        self.data, self.device = data, data.device
         dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
-        self.work = Shadowed.of(work, dtype) if kernels.available(self.device) else work
-        self.trunk = Trunk(self.work, feed, engine.chunk_bytes, engine.cache_bytes)
+        self.work = MixedPrecisionWorkspace.of(work, dtype) if kernels.available(self.device) else work
+        self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
         self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
-        sizes = {self.batch_size, len(feed) % self.batch_size}
+        sizes = {self.batch_size, len(data) % self.batch_size}
         self.advance = {size: torch.tensor([size, 1], device=self.device) for size in sizes}
-        steps = -(-len(feed) // self.batch_size)
+        steps = -(-len(data) // self.batch_size)
         self.losses = torch.zeros(steps, device=self.device, dtype=work.parameters.weights[-1].dtype)
         self.right = torch.zeros(steps, device=self.device, dtype=torch.int32)
-        self.work.open_court(self.cursor[1:], self.losses, self.right)
+        self.work.use_fused_loss(self.cursor[1:], self.losses, self.right)
         self.columns = columns_in_loss(work.plan, self.device)
         self.chunk: Chunk | None = None
-        self.ahead = Ahead(self)
+        self.prefetcher = Prefetcher(self)
         self.tried: set[int] = set()
         self.replays: dict[tuple[int, int], Callable[[], None]] = {}
 
     def close(self) -> None:
         """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
         self.replays.clear()
-        self.ahead.close()  # which lets go of the stage, so that all else goes with it: the features of a whole task, above all
+        self.prefetcher.close()  # which lets go of the stage, so that all else goes with it: the features of a whole task, above all
         self.chunk = None
 
-    def epoch(self, moment: Moment) -> EpochReport:
-        plan, n = self.work.plan, len(self.feed)
-        self.work.begin(moment)
+    def epoch(self, scope: RngScope) -> EpochReport:
+        plan, n = self.work.plan, len(self.data)
+        self.work.begin(scope)
         self.cursor.zero_()
         first, last = 0, -(-n // self.chunk_size) - 1
         for number in range(first, last + 1):
-            self._take(self.ahead.chunk(moment, number))
-            self.ahead.mark()
+            self._take(self.prefetcher.chunk(scope, number))
+            self.prefetcher.mark()
             self._replay_all(min(n - number * self.chunk_size, self.chunk_size))
             if number < last:
-                self.ahead.begin(moment, number + 1)
-            elif moment.epoch + 1 < plan.epochs:
-                self.ahead.begin(replace(moment, epoch=moment.epoch + 1), first)
+                self.prefetcher.begin(scope, number + 1)
+            elif scope.epoch + 1 < plan.epochs:
+                self.prefetcher.begin(replace(scope, epoch=scope.epoch + 1), first)
         if self.device.type == "cuda":
-            with GATE.outside():
+            with CAPTURE_LOCK.released():
                 torch.cuda.current_stream(self.device).synchronize()
         losses, right = self.losses.cpu(), self.right.cpu()
-        check_finite(losses, plan, moment.epoch)
+        check_finite(losses, plan, scope.epoch)
         sizes = torch.full((len(losses),), self.batch_size, dtype=torch.float64)
         sizes[-1] = n - self.batch_size * (len(losses) - 1)
-        return EpochReport(plan.task, plan.phase, moment.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
+        return EpochReport(plan.task, plan.phase, scope.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
 
-    def lay_out(self, moment: Moment, number: int) -> Chunk:
+    def lay_out(self, scope: RngScope, number: int) -> Chunk:
         """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
-        samples = self.feed.order(moment)[number * self.chunk_size : (number + 1) * self.chunk_size]
-        features = self.trunk.features(self.work, samples, moment)
+        samples = self.data.order(scope)[number * self.chunk_size : (number + 1) * self.chunk_size]
+        features = self.trunk.features(self.work, samples, scope)
         features = neurons_last(features) if self.maps else features.flatten(1) if self.work.entry > 1 else features.contiguous()
-        return Chunk(features, self.feed.labels[samples], samples.to(torch.int32))
+        return Chunk(features, self.data.labels[samples], samples.to(torch.int32))
 
     def _take(self, chunk: Chunk) -> None:
         """Put a chunk into the memory the graphs know."""
@@ -176,7 +172,7 @@ class Stage:
             if size not in self.tried:
                 with on_capturable_stream(self.device):
                     self._try(size)
-            with GATE.alone():
+            with CAPTURE_LOCK.exclusive():
                 self.replays[size, steps] = self._capture(size, steps)
         self.replays[size, steps]()
 
@@ -211,7 +207,7 @@ class Stage:
         self.cursor += self.advance[size]
 
 
-class Repeated:
+class CapturedCallable:
     """Work on fixed memory that is the same at every call: done as it is the first time, and from the second on as a graph.
 
     The first time libraries allocate what they need. On a CPU it is done as it is every time.
@@ -227,7 +223,7 @@ class Repeated:
             self.tried = True
             return
         if self.replay is None:
-            with GATE.alone():
+            with CAPTURE_LOCK.exclusive():
                 self.replay = captured(self.work, self.device)
         self.replay()
 
@@ -259,7 +255,7 @@ def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], 
 def on_capturable_stream(device: torch.device) -> Iterator[None]:
     """The current stream, or beside the default one, on which nothing can be captured, another in its place."""
     current = torch.cuda.current_stream(device)
-    stream = lane("capture", device) if current == torch.cuda.default_stream(device) else current
+    stream = stream_for("capture", device) if current == torch.cuda.default_stream(device) else current
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
         yield
@@ -278,34 +274,34 @@ def no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-class Ahead:
+class Prefetcher:
     """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
 
-    def __init__(self, stage: Stage):
-        self.lay_out: Callable[[Moment, int], Chunk] = stage.lay_out
-        self.device = stage.device
-        self.stream = lane("ahead", stage.device) if stage.device.type == "cuda" else None
-        self.begun: tuple[Moment, int, Chunk] | None = None
+    def __init__(self, runner: GraphRunner):
+        self.lay_out: Callable[[RngScope, int], Chunk] = runner.lay_out
+        self.device = runner.device
+        self.stream = stream_for("ahead", runner.device) if runner.device.type == "cuda" else None
+        self.begun: tuple[RngScope, int, Chunk] | None = None
 
     def mark(self) -> None:
         """From here on the next chunk may be laid out: the memory of the one before is free again."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
-    def begin(self, moment: Moment, number: int) -> None:
+    def begin(self, scope: RngScope, number: int) -> None:
         if self.stream is None:
             return
         with torch.cuda.stream(self.stream):
-            self.begun = moment, number, self.lay_out(moment, number)
+            self.begun = scope, number, self.lay_out(scope, number)
 
     def close(self) -> None:
         self.begun = None
         del self.lay_out
 
-    def chunk(self, moment: Moment, number: int) -> Chunk:
+    def chunk(self, scope: RngScope, number: int) -> Chunk:
         """The chunk asked for, whether it was begun or not."""
-        if self.stream is None or self.begun is None or self.begun[:2] != (moment, number):
-            return self.lay_out(moment, number)
+        if self.stream is None or self.begun is None or self.begun[:2] != (scope, number):
+            return self.lay_out(scope, number)
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         chunk, self.begun = self.begun[2], None
         return chunk

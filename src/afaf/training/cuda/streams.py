@@ -1,9 +1,8 @@
-"""Streams of a GPU on which work runs beside the current one."""
+"""CUDA streams for concurrent work, and the lock that keeps other threads off the GPU during a capture."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -11,36 +10,33 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-# Streams of one process that never wait for each other; CUDA looks at this when it begins. Its own 8 are too few for seeds side by side.
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-
 T = TypeVar("T")
 
 
-class _Lanes(threading.local):
+class _Streams(threading.local):
     def __init__(self) -> None:
         self.streams: dict[tuple[str, torch.device], torch.cuda.Stream] = {}
 
 
-_LANES = _Lanes()
+_STREAMS = _Streams()
 
 
-def lane(purpose: str, device: torch.device) -> torch.cuda.Stream:
-    """This thread's stream for a purpose. PyTorch has 32 of them altogether: a thread must not use a new one for every task."""
-    if (purpose, device) not in _LANES.streams:
-        _LANES.streams[purpose, device] = torch.cuda.Stream(device)
-    return _LANES.streams[purpose, device]
+def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
+    """This thread's stream for a purpose. PyTorch has a pool of only 32 streams, so a thread must not take a new one for every task."""
+    if (purpose, device) not in _STREAMS.streams:
+        _STREAMS.streams[purpose, device] = torch.cuda.Stream(device)
+    return _STREAMS.streams[purpose, device]
 
 
-class Beside:
-    """Work that what follows does not wait for. What it reads is kept until the streams join, lest its memory be given away before."""
+class SideStream:
+    """Runs work on a side stream; its inputs stay referenced until `join`, so that their memory is not reused before."""
 
     def __init__(self, device: torch.device):
-        self.stream = lane("beside", device)
+        self.stream = stream_for("side", device)
         self.kept: list[object] = []
 
     def do(self, work: Callable[[], T], *reads: Tensor) -> T:
-        """Begin some work once what is under way is done."""
+        """Start some work after everything queued so far on the current stream."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             result = work()
@@ -48,73 +44,80 @@ class Beside:
         return result
 
     def join(self) -> None:
-        """Wait for what was begun, if anything was: in a capture, a stream that took no part must not be waited for."""
+        """Let the current stream wait for the side stream, if it was used: a capture must not wait for a stream outside of it."""
         if self.kept:
             torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
 
 
-class Gate:
-    """Lets one thread capture while no other thread calls the GPU, for any such call may spoil the capture.
+class CaptureLock:
+    """Lets one thread capture a CUDA graph while no other thread calls the GPU, since any such call may break the capture.
 
-    A thread is `inside` while it may call the GPU. It steps `outside` while it waits for it, so that others need not wait as well.
+    A thread holds the lock `shared` while it may call the GPU, and has it `released` while it only waits for the GPU.
     """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.inside_now, self.wanting, self.capturing = 0, 0, False
-        self.mine = threading.local()
+        self.holders, self.waiting, self.capturing = 0, 0, False
+        self.mine = threading.local()  # `depth` of nested `shared` blocks, and whether this thread `holds` the lock now
 
     @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """For as long as this thread may call the GPU; may be nested."""
+    def shared(self) -> Iterator[None]:
+        """Hold the lock together with other threads; may be nested."""
         depth = getattr(self.mine, "depth", 0)
         if depth == 0:
-            self._enter()
+            self._acquire()
         self.mine.depth = depth + 1
         try:
             yield
         finally:
             self.mine.depth = depth
             if depth == 0:
-                self._leave()
+                self._release()
 
     @contextlib.contextmanager
-    def outside(self) -> Iterator[None]:
-        """For as long as this thread only waits."""
-        self._leave()
+    def released(self) -> Iterator[None]:
+        """Give the lock up for the duration of the block, which must not call the GPU."""
+        self._release()
         try:
             yield
         finally:
-            self._enter()
+            self._acquire()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """The only thread inside. To be called from inside."""
+    def exclusive(self) -> Iterator[None]:
+        """Be the only thread that holds the lock. To be called within `shared`."""
+        self._release()
         with self.changed:
-            self.inside_now -= 1
-            self.wanting += 1
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: not self.capturing and self.inside_now == 0)
-            self.wanting -= 1
-            self.capturing = True
+            self.waiting += 1
+            try:
+                self.changed.wait_for(lambda: not self.capturing and self.holders == 0)
+                self.capturing = True
+            finally:  # an interrupted wait must not leave the lock closed
+                self.waiting -= 1
+                self.changed.notify_all()
         try:
             yield
         finally:
             with self.changed:
                 self.capturing = False
-                self.inside_now += 1
+                self.holders += 1
+                self.mine.holds = True
                 self.changed.notify_all()
 
-    def _enter(self) -> None:
+    def _acquire(self) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: not self.capturing and self.wanting == 0)
-            self.inside_now += 1
+            self.changed.wait_for(lambda: not self.capturing and self.waiting == 0)
+            self.holders += 1
+            self.mine.holds = True
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
+        """Without effect if this thread does not hold the lock: then its wait for it was interrupted."""
         with self.changed:
-            self.inside_now -= 1
+            if getattr(self.mine, "holds", False):
+                self.holders -= 1
+                self.mine.holds = False
             self.changed.notify_all()
 
 
-GATE = Gate()
+CAPTURE_LOCK = CaptureLock()

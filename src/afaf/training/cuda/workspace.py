@@ -18,40 +18,52 @@ from torch import Tensor
 
 from afaf.network.forward import Parameters, Training, forward
 from afaf.training.cuda.fused import Fused
-from afaf.training.cuda.gradients import Backward, Judge
-from afaf.training.cuda.kernels import Court, Held, Move, can_crop, crops, learn, move_held, tension, tile_of_logits, update, update_listed
-from afaf.training.cuda.streams import Beside
-from afaf.training.folded_trunk import Standing
+from afaf.training.cuda.gradients import Backward, FusedCrossEntropy
+from afaf.training.cuda.kernels import (
+    LossBuffers,
+    Move,
+    WeightPenalty,
+    can_crop,
+    crops,
+    learn,
+    penalised_step,
+    penalty_grad_norm,
+    tile_of_logits,
+    update,
+    update_listed,
+)
+from afaf.training.cuda.streams import SideStream
+from afaf.training.folded_trunk import FoldedTrunk
 from afaf.training.losses import CrossEntropy, Total, total
 from afaf.training.named import weight_number
 from afaf.training.plan import Loss, Step
-from afaf.training.quadratic import ProximalStep, QuadraticPenalty, Springs
-from afaf.training.step import Workspace, clip_scale, silenced
-from afaf.training.task_data import Feed, Moment
+from afaf.training.quadratic import PenaltyTensors, ProximalStep, QuadraticPenalty
+from afaf.training.step import Workspace, clip_scale, masked_outputs
+from afaf.training.task_data import RngScope, TaskData
 
 MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # that one tile of logits holds: of an image, and of a batch
 LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
-S = TypeVar("S", bound=Springs)
+S = TypeVar("S", bound=PenaltyTensors)
 
 
 @dataclass
-class Shadowed(Workspace):
+class MixedPrecisionWorkspace(Workspace):
     """A workspace with shadows, all laid out in memory as products read them."""
 
-    shadows: list[Tensor] = field(default_factory=list)
+    compute_weights: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
     listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> numbers of the task's connections, where only they are touched
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
-    held: dict[int, Held] = field(default_factory=dict)  # l of W_l -> the springs on its weights, where the kernels see to them
+    held: dict[int, WeightPenalty] = field(default_factory=dict)  # l of W_l -> the springs on its weights, where the kernels see to them
     energy: Tensor | None = None  # what these add to the loss of the present step
-    court: Court | None = None  # where the loss is cross-entropy, and perhaps springs
-    springs: QuadraticPenalty | None = None  # on biases and norms, beside the court
-    beside: Beside | None = None
+    loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps springs
+    penalty: QuadraticPenalty | None = None  # on biases and norms, beside the court
+    side_stream: SideStream | None = None
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present moment
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
 
     @classmethod
-    def of(cls, work: Workspace, dtype: torch.dtype) -> Shadowed:
+    def of(cls, work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
         """The same part of the network, laid out anew."""
         device = work.parameters.weights[0].device
         whole = {l: torch.arange(work.spec.layer(l).size, device=device) for l in range(1, work.spec.L + 1)}
@@ -63,18 +75,19 @@ class Shadowed(Workspace):
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
         here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
         here._hold_weights()
-        here.shadows = [w.to(dtype, copy=True) for w in weights]
+        here.compute_weights = [w.to(dtype, copy=True) for w in weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
-        here.keys = here._keys_of(work.moment)
-        here.beside = Beside(device) if device.type == "cuda" else None
+        here.keys = here._keys_of(work.scope)
+        here.side_stream = SideStream(device) if device.type == "cuda" else None
         return here
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
         """Whether few connections of many weights are the task's, and a step moves them by the gradient of their product alone."""
         connection, plan = self.spec.connections(l), self.plan
         long = connection.kind == "dense" and connection.block >= LONG and moving.shape[2] == 1
-        return long and plan.clip is None and type(plan.loss) is CrossEntropy and bool(0 < moving.mean() < FEW)
+        same_number = plan.rewire is None or plan.rewire_repeats
+        return long and same_number and plan.clip is None and type(plan.loss) is CrossEntropy and bool(0 < moving.mean() < FEW)
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
@@ -85,7 +98,7 @@ class Shadowed(Workspace):
     def _laid_out_springs(self, part: Any) -> Any:
         if isinstance(part, Total):
             return Total(tuple(self._laid_out_springs(term) for term in part.terms))
-        return part.laid_out(self.laid_out) if isinstance(part, Springs) else part
+        return part.laid_out(self.laid_out) if isinstance(part, PenaltyTensors) else part
 
     def _hold_weights(self) -> None:
         """Let the kernels that move weights see to the springs on them, instead of the loss or a step after the step."""
@@ -100,26 +113,26 @@ class Shadowed(Workspace):
             left = self._hold(penalty, proximal=False)
             self.plan = replace(plan, loss=total(rest, left) if left.importance else rest)
 
-    def _hold(self, springs: S, *, proximal: bool) -> S:
+    def _hold(self, penalty: S, *, proximal: bool) -> S:
         """Hold the weights that may all move; returns the other springs."""
-        for name in springs.importance:
+        for name in penalty.importance:
             l = weight_number(name)
             if l is not None and self.all_move.get(l):
-                self.held[l] = Held(springs.strength, springs.importance[name], springs.anchor[name], proximal)
+                self.held[l] = WeightPenalty(penalty.strength, penalty.importance[name], penalty.anchor[name], proximal)
         taken = {f"weight/{l}" for l in self.held}
-        return springs.only(lambda name: name not in taken)
+        return penalty.only(lambda name: name not in taken)
 
-    def open_court(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
+    def use_fused_loss(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
         """Let cross-entropy be computed by its own kernel, which notes losses and right answers by step."""
-        loss, springs = taken_apart(self.plan.loss)
+        loss, penalty = taken_apart(self.plan.loss)
         rows = self.spec.n_classes
         if type(loss) is not CrossEntropy or loss.outputs != self.plan.outputs or rows > MOST_CLASSES:
             return
         if tile_of_logits(self.plan.batch_size, rows) > MOST_LOGITS:
             return
-        if springs is not None and (self.plan.clip is None or springs.on_weights):
+        if penalty is not None and (self.plan.clip is None or penalty.on_weights):
             return
-        self.springs = springs
+        self.penalty = penalty
         device = losses.device
         there = torch.arange(rows, device=device) if self.rows is None else self.rows
         place = torch.full((rows,), -1, dtype=torch.int32, device=device)
@@ -128,80 +141,80 @@ class Shadowed(Workspace):
         counted[loss.columns] = 1
         resting = self.parameters.biases[-1] if self.resting is None else self.resting
         moving = self.biases.get(self.spec.L - 1) if self.plan.clip is None else None
-        self.court = Court(place, counted, resting, step, losses, right, moving, self.plan.lr)
+        self.loss_buffers = LossBuffers(place, counted, resting, step, losses, right, moving, self.plan.lr)
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
-        if self.court is None or not isinstance(mode, Fused):
+        if self.loss_buffers is None or not isinstance(mode, Fused):
             judged = super().take_step(h, labels, mode)
             return judged if judged is None or self.energy is None else (judged[0] + self.energy, judged[1])
         live = self.leaves()
-        read = silenced(self.as_read(live), self)
-        way = None if self.beside is None else self._backward(self.beside)
-        z = forward(self.spec, read, h, mode=replace(mode, bare=True, backward=way), first=self.entry)
-        verdict: Tensor = Judge.apply(z, live.biases[-1], labels, self.court)  # type: ignore[no-untyped-call]
+        read = masked_outputs(self.as_read(live), self)
+        way = None if self.side_stream is None else self._backward(self.side_stream)
+        z = forward(self.spec, read, h, mode=replace(mode, without_bias=self.spec.L, backward=way), first=self.entry)
+        verdict: Tensor = FusedCrossEntropy.apply(z, live.biases[-1], labels, self.loss_buffers)  # type: ignore[no-untyped-call]
         verdict.backward(verdict.detach())  # what is passed has no value, either
-        if self.beside is not None:
-            self.beside.join()
-        pulled = None if self.springs is None else self.springs(Step(h, labels, z, live))
+        if self.side_stream is not None:
+            self.side_stream.join()
+        pulled = None if self.penalty is None else self.penalty(Step(h, labels, z, live))
         if pulled is not None:
             pulled.backward()
         self.update(live)
         for more in (pulled, self.energy):
             if more is not None:
-                self.court.losses.index_add_(0, self.court.step, more.detach().reshape(1))
+                self.loss_buffers.losses.index_add_(0, self.loss_buffers.step, more.detach().reshape(1))
         return None
 
-    def _backward(self, beside: Beside) -> Backward | None:
+    def _backward(self, side_stream: SideStream) -> Backward | None:
         """What may move before the whole gradient is known; the output's shadow is not the leaf where rows are silenced."""
         if self.plan.clip is not None:
             return None
-        silenced = self.plan.silenced is not None and self.rows is None
-        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not silenced)
-        return Backward(beside, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
+        masked_outputs = self.plan.masked_outputs is not None and self.rows is None
+        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not masked_outputs)
+        return Backward(side_stream, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
 
-    def take_over(self) -> None:
+    def refresh(self) -> None:
         """Cast shadows, and list the task's connections anew, in the same memory: their number does not change while it is learned."""
-        self._cast_shadows()
+        self._refresh_compute_weights()
         for l, listed in self.listed.items():
             order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
             listed.copy_(order[: len(listed)])
 
     def changing(self) -> list[Tensor]:
-        return [*super().changing(), *self.shadows, *self.history.values()]
+        return [*super().changing(), *self.compute_weights, *self.history.values()]
 
-    def _cast_shadows(self) -> None:
+    def _refresh_compute_weights(self) -> None:
         """What stands still is left alone: a trunk may be reading it."""
         for l in self.moving:
-            self.shadows[l - 1].copy_(self.parameters.weights[l - 1])
+            self.compute_weights[l - 1].copy_(self.parameters.weights[l - 1])
 
     @property
     def value_bytes(self) -> int:
-        return self.shadows[-1].element_size()
+        return self.compute_weights[-1].element_size()
 
-    def images(self, feed: Feed, samples: Tensor, moment: Moment) -> Tensor:
-        return crops(feed, samples, moment, self.shadows[0].dtype) if can_crop(feed) else super().images(feed, samples, moment)
+    def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
+        return crops(data, samples, scope, self.compute_weights[0].dtype) if can_crop(data) else super().images(data, samples, scope)
 
-    def begin(self, moment: Moment) -> None:
+    def begin(self, scope: RngScope) -> None:
         """Captured steps find the keys of the moment where they were."""
-        super().begin(moment)
-        self.keys.copy_(self._keys_of(moment))
+        super().begin(scope)
+        self.keys.copy_(self._keys_of(scope))
 
     def mode_now(self, samples: Tensor) -> Fused:
         return self._mode(self.keys, samples)
 
-    def mode(self, moment: Moment, samples: Tensor) -> Fused:
-        return self._mode(self._keys_of(moment), samples)
+    def mode(self, scope: RngScope, samples: Tensor) -> Fused:
+        return self._mode(self._keys_of(scope), samples)
 
-    def standing(self) -> Standing:
+    def folded_trunk(self) -> FoldedTrunk:
         """All of it, as the kernels lay it out."""
-        return Standing(self.as_read(self.parameters), self.neurons)
+        return FoldedTrunk(self.as_read(self.parameters), self.neurons)
 
-    def ahead(self, moment: Moment, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
-        return self.mode(moment, samples)
+    def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
+        return self.mode(scope, samples)
 
-    def _keys_of(self, moment: Moment) -> Tensor:
+    def _keys_of(self, scope: RngScope) -> Tensor:
         """The moment's key of dropout in each layer, on the device."""
-        keys = [moment.key("dropout", layer) for layer in range(self.spec.L)]
+        keys = [scope.key("dropout", layer) for layer in range(self.spec.L)]
         return torch.tensor(keys, dtype=torch.int32).to(self.parameters.biases[0].device, non_blocking=True)
 
     def _mode(self, keys: Tensor, samples: Tensor) -> Fused:
@@ -211,14 +224,15 @@ class Shadowed(Workspace):
             self.spec.dropout,
             by_layer,
             samples.to(torch.int32),
-            self.passes,
+            self.grad_mask,
             self.plan.norm_moves,
             self.neurons,
             seen_by_dense=dense,
+            positive=frozenset(l + 1 for l in range(1, self.spec.L) if self.spec.connections(l).then[:2] == ("relu", "dropout")),
         )
 
     def as_read(self, live: Parameters) -> Parameters:
-        self.read = [shadow.detach().requires_grad_(l in self.moving) for l, shadow in enumerate(self.shadows, 1)]
+        self.read = [compute_weight.detach().requires_grad_(l in self.moving) for l, compute_weight in enumerate(self.compute_weights, 1)]
         return Parameters(list(self.read), live.biases, live.norms)
 
     @torch.no_grad()
@@ -238,18 +252,18 @@ class Shadowed(Workspace):
         if plan.after_step is not None:
             plan.after_step(self.parameters, plan.lr)
             if not isinstance(plan.after_step, ProximalStep) or plan.after_step.on_weights:
-                self._cast_shadows()
+                self._refresh_compute_weights()
 
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
         """Move W_l, its shadow and its importance; `more` is the gradient of what the loss says about the weights themselves."""
-        weight, shadow = self.parameters.weights[l - 1], self.shadows[l - 1]
+        weight, compute_weight = self.parameters.weights[l - 1], self.compute_weights[l - 1]
         if l in self.held and scale is not None:
-            move_held(weight, shadow, gradient, self.held[l], self.plan.lr, scale)
+            penalised_step(weight, compute_weight, gradient, self.held[l], self.plan.lr, scale)
         elif l in self.listed and more is None and scale is None:
-            update_listed(self.listed[l], weight, shadow, gradient, self.plan.lr, self._importance(l))
+            update_listed(self.listed[l], weight, compute_weight, gradient, self.plan.lr, self._importance(l))
         else:
-            update(weight, shadow, gradient, more, self.moving[l], self.plan.lr, scale, self._importance(l))
+            update(weight, compute_weight, gradient, more, self.moving[l], self.plan.lr, scale, self._importance(l))
 
     def _importance(self, l: int) -> tuple[Tensor, Tensor] | None:
         return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None
@@ -257,7 +271,7 @@ class Shadowed(Workspace):
     @torch.no_grad()
     def learn(self, l: int, above: Tensor, h: Tensor) -> None:
         """`move`, and take the gradient on the way: for connections of one weight."""
-        learn(above, h, self.parameters.weights[l - 1], self.shadows[l - 1], self.moving[l], self.plan.lr, self._importance(l))
+        learn(above, h, self.parameters.weights[l - 1], self.compute_weights[l - 1], self.moving[l], self.plan.lr, self._importance(l))
 
     def move_of(self, l: int) -> Move:
         return Move(self.parameters.biases[l - 1], self.biases[l], self.plan.lr)
@@ -279,7 +293,7 @@ class Shadowed(Workspace):
         energies = []
         for l, (gradient, more) in of_weights.items():
             if self.all_move[l] and more is None:
-                square, energy = tension(gradient, self.parameters.weights[l - 1], self.held.get(l))
+                square, energy = penalty_grad_norm(gradient, self.parameters.weights[l - 1], self.held.get(l))
                 norms.append(square.sqrt())
                 energies.append(energy)
             else:
@@ -287,7 +301,7 @@ class Shadowed(Workspace):
         self.energy = torch.stack(energies).sum() if any(not held.proximal for held in self.held.values()) else None
         return clip_scale(norms, self.plan.clip)
 
-    def settle(self, steps: int) -> None:
+    def flush_importance(self, steps: int) -> None:
         """An epoch ends: what neurons gained in it is the history of their outgoing connections.
 
         Connections that are not listed have no history: their importance, if any, was the same at every step.
@@ -303,6 +317,6 @@ def taken_apart(loss: Loss) -> tuple[Loss, QuadraticPenalty | None]:
     """A loss without its springs, and these."""
     if not isinstance(loss, Total):
         return loss, None
-    springs = [term for term in loss.terms if isinstance(term, QuadraticPenalty)]
+    penalty = [term for term in loss.terms if isinstance(term, QuadraticPenalty)]
     others = [term for term in loss.terms if not isinstance(term, QuadraticPenalty)]
-    return (total(*others), springs[0]) if len(springs) == 1 and others else (loss, None)
+    return (total(*others), penalty[0]) if len(penalty) == 1 and others else (loss, None)

@@ -1,32 +1,32 @@
 """Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
 
 from afaf.training.cuda.kernels.activation import Draw, Move, activate, add_up, deactivate, move_bias
-from afaf.training.cuda.kernels.cross_entropy import Court, judge, tile_of_logits
-from afaf.training.cuda.kernels.images import can_crop, can_look, crops, fetch, look, look_back
+from afaf.training.cuda.kernels.cross_entropy import LossBuffers, fused_cross_entropy, tile_of_logits
+from afaf.training.cuda.kernels.images import can_crop, can_fuse_first_conv, crops, fetch, first_conv, first_conv_backward
 from afaf.training.cuda.kernels.language import available
-from afaf.training.cuda.kernels.penalty import Held, move_held, tension
+from afaf.training.cuda.kernels.penalty import WeightPenalty, penalised_step, penalty_grad_norm
 from afaf.training.cuda.kernels.weights import learn, update, update_listed
 
 __all__ = [
-    "Court",
     "Draw",
-    "Held",
+    "LossBuffers",
     "Move",
+    "WeightPenalty",
     "activate",
     "add_up",
     "available",
     "can_crop",
-    "can_look",
+    "can_fuse_first_conv",
     "crops",
     "deactivate",
     "fetch",
-    "judge",
+    "first_conv",
+    "first_conv_backward",
+    "fused_cross_entropy",
     "learn",
-    "look",
-    "look_back",
     "move_bias",
-    "move_held",
-    "tension",
+    "penalised_step",
+    "penalty_grad_norm",
     "tile_of_logits",
     "update",
     "update_listed",

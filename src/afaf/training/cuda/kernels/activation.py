@@ -157,7 +157,7 @@ def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool, by_neuron: 
 
 
 def deactivate(
-    above: Tensor, saved: Tensor, passes: Tensor | None, scale: float, pool: bool, shape: torch.Size, move: Move | None = None
+    above: Tensor, saved: Tensor, grad_mask: Tensor | None, scale: float, pool: bool, shape: torch.Size, move: Move | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient of z, from that of the activation and what `activate` gave: the winners of the pool, or h itself.
 
@@ -176,9 +176,9 @@ def deactivate(
     partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device) if move is None or parts > 1 else None
     bias, moving, lr = (below, below, 0.0) if partial is not None or move is None else (move.bias, move.moving, move.lr)
     _deactivate[(parts, triton.cdiv(neurons, tile))](
-        above, saved, saved if passes is None else passes, below, below if partial is None else partial, bias, moving, lr,
+        above, saved, saved if grad_mask is None else grad_mask, below, below if partial is None else partial, bias, moving, lr,
         rows, neurons, height, width,
-        out_height, out_width, scale, *_steps(saved), tiles, pool, passes is not None, partial is None, NO_WINNER, ROWS_BACK, tile,
+        out_height, out_width, scale, *_steps(saved), tiles, pool, grad_mask is not None, partial is None, NO_WINNER, ROWS_BACK, tile,
     )  # fmt: skip
     return below, partial
 

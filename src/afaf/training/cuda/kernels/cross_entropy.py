@@ -11,7 +11,7 @@ from afaf.training.cuda.kernels.language import jit, tl, triton
 
 
 @dataclass(frozen=True)
-class Court:
+class LossBuffers:
     """What judging a step needs besides its logits: which rows there are, which count, and where losses and right answers are noted."""
 
     place: Tensor  # of each class among the rows that are there, or -1
@@ -25,7 +25,7 @@ class Court:
 
 
 @jit
-def _judge(  # type: ignore[no-untyped-def]
+def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     z_at, bias_at, resting_at, place_at, counted_at, labels_at, step_at, losses_at, right_at, gradient_at, bias_gradient_at, moving_at,
     lr, images, rows, classes, MOVE: tl.constexpr, IMAGES: tl.constexpr, CLASSES: tl.constexpr,
 ):  # fmt: skip
@@ -64,15 +64,15 @@ def tile_of_logits(images: int, classes: int) -> int:
     return int((1 << (images - 1).bit_length()) * max(16, 1 << (classes - 1).bit_length()))
 
 
-def judge(z: Tensor, bias: Tensor, labels: Tensor, court: Court) -> tuple[Tensor, Tensor | None]:
+def fused_cross_entropy(z: Tensor, bias: Tensor, labels: Tensor, buffers: LossBuffers) -> tuple[Tensor, Tensor | None]:
     """Cross-entropy of z + bias and how many are right, noted for the step; the gradients of z and, unless it was moved, of the bias."""
     gradient = torch.empty_like(z)
-    bias_gradient = torch.empty_like(bias) if court.moving is None else None
+    bias_gradient = torch.empty_like(bias) if buffers.moving is None else None
     images, rows = z.shape
-    classes = len(court.place)
-    _judge[(1,)](
-        z, bias, court.resting, court.place, court.counted, labels, court.step, court.losses, court.right, gradient,
-        bias if bias_gradient is None else bias_gradient, bias if court.moving is None else court.moving, court.lr, images, rows, classes,
-        court.moving is not None, triton.next_power_of_2(images), max(16, triton.next_power_of_2(classes)),
+    classes = len(buffers.place)
+    _fused_cross_entropy[(1,)](
+        z, bias, buffers.resting, buffers.place, buffers.counted, labels, buffers.step, buffers.losses, buffers.right, gradient,
+        bias if bias_gradient is None else bias_gradient, bias if buffers.moving is None else buffers.moving, buffers.lr,
+        images, rows, classes, buffers.moving is not None, triton.next_power_of_2(images), max(16, triton.next_power_of_2(classes)),
     )  # fmt: skip
     return gradient, bias_gradient

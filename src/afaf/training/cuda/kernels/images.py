@@ -9,7 +9,7 @@ from torch import Tensor
 
 from afaf.training.cuda.kernels.activation import add_up
 from afaf.training.cuda.kernels.language import jit, mix, rounding, tl, triton
-from afaf.training.task_data import PAD, Feed, Moment
+from afaf.training.task_data import PAD, RngScope, TaskData
 
 PIXELS = 1024  # of a tile of images
 ROWS = 128  # of a tile of patches
@@ -112,30 +112,30 @@ def _look_back(  # type: ignore[no-untyped-def]
     tl.store(parts_at + at, total, mask=(c < neurons)[:, None])
 
 
-def can_crop(feed: Feed) -> bool:
+def can_crop(data: TaskData) -> bool:
     """Whether `crops` knows how: images in the device's memory, augmented, all with the same mean and spread of each channel, and
     large enough to be mirrored once."""
     return (
-        feed.images.dim() == 4
-        and min(feed.images.shape[2:]) > PAD
-        and feed.images.device.type == feed.device.type
-        and feed.augments
-        and feed.mean.shape[:2] == (1, feed.images.shape[1])
-        and feed.dtype == torch.float32
+        data.images.dim() == 4
+        and min(data.images.shape[2:]) > PAD
+        and data.images.device.type == data.device.type
+        and data.augments
+        and data.mean.shape[:2] == (1, data.images.shape[1])
+        and data.dtype == torch.float32
     )
 
 
-def crops(feed: Feed, samples: Tensor, moment: Moment, dtype: torch.dtype) -> Tensor:
+def crops(data: TaskData, samples: Tensor, scope: RngScope, dtype: torch.dtype) -> Tensor:
     """The images that feed.batch gives at this moment."""
-    keys = [half for name in ("crop rows", "crop columns", "flip") for half in moment.key(name)]
+    keys = [half for name in ("crop rows", "crop columns", "flip") for half in scope.key(name)]
     on_device = torch.tensor(keys, dtype=torch.int32).to(samples.device, non_blocking=True)
-    _, channels, height, width = feed.images.shape
+    _, channels, height, width = data.images.shape
     values = channels * height * width
     cropped = torch.empty(len(samples), channels, height, width, dtype=dtype, device=samples.device)
     _crops[(len(samples), triton.cdiv(values, PIXELS))](
-        feed.images, samples, on_device, feed.mean, feed.std, cropped, values, height, width, *feed.images.stride(), PAD, PIXELS
+        data.images, samples, on_device, data.mean, data.std, cropped, values, height, width, *data.images.stride(), PAD, PIXELS
     )
-    return cropped if feed.channels == channels else cropped.expand(-1, feed.channels or channels, -1, -1)
+    return cropped if data.channels == channels else cropped.expand(-1, data.channels or channels, -1, -1)
 
 
 def fetch(cursor: Tensor, images: int, features: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,13 +148,13 @@ def fetch(cursor: Tensor, images: int, features: Tensor, labels: Tensor, samples
     return h, batch_labels, batch_samples
 
 
-def can_look(images: Tensor, weight: Tensor) -> bool:
+def can_fuse_first_conv(images: Tensor, weight: Tensor) -> bool:
     """Whether a patch and the maps made from it fit into a tile."""
     maps, channels, block = weight.shape
     return images.dim() == 4 and block * channels <= MOST_VALUES and maps <= MOST_MAPS
 
 
-def look(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def first_conv(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """ReLU of a convolution of images (n, channels, height, width), as (n, height, width, maps). Weights: inputs next to each other."""
     shape, size = _look_shape(images, weight)
     h = torch.empty(len(images), *shape[6:8], len(weight), dtype=weight.dtype, device=images.device)
@@ -163,7 +163,7 @@ def look(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return h
 
 
-def look_back(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, passes: Tensor | None) -> tuple[Tensor, Tensor]:
+def first_conv_backward(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, grad_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """From the gradient of what `look` gave: that of the weights, (maps, channels, block), and of the biases. In single precision."""
     shape, size = _look_shape(images, weight)
     maps, channels, block = weight.shape
@@ -172,8 +172,8 @@ def look_back(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, passes: 
     count = triton.cdiv(shape[0], ROWS * tiles)
     parts = torch.empty(count, maps * values, dtype=torch.float32, device=images.device)
     _look_back[(count,)](
-        images.contiguous(), above.contiguous(), h, h if passes is None else passes, parts, *shape, size,
-        tiles, passes is not None, rounding(), ROWS, tile, values,
+        images.contiguous(), above.contiguous(), h, h if grad_mask is None else grad_mask, parts, *shape, size,
+        tiles, grad_mask is not None, rounding(), ROWS, tile, values,
     )  # fmt: skip
     gradient = add_up(parts).view(maps, values)
     weights = gradient[:, : block * channels].unflatten(1, (block, channels)).permute(0, 2, 1)

@@ -13,7 +13,7 @@ SIZE = 4096  # weights of a tile
 
 
 @dataclass(frozen=True)
-class Held:
+class WeightPenalty:
     """Springs on the weights of one W_l, in memory in the order of these."""
 
     strength: float
@@ -23,7 +23,7 @@ class Held:
 
 
 @jit
-def _tension(  # type: ignore[no-untyped-def]
+def _penalty_grad_norm(  # type: ignore[no-untyped-def]
     gradient_at, weight_at, importance_at, anchor_at, parts_at, strength, count, HELD: tl.constexpr, SIZE: tl.constexpr
 ):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -40,8 +40,8 @@ def _tension(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _move_held(  # type: ignore[no-untyped-def]
-    weight_at, shadow_at, gradient_at, importance_at, anchor_at, scale_at, lr, strength, count, PROXIMAL: tl.constexpr, SIZE: tl.constexpr
+def _penalised_step(  # type: ignore[no-untyped-def]
+    weight_at, compute_at, gradient_at, importance_at, anchor_at, scale_at, lr, strength, count, PROXIMAL: tl.constexpr, SIZE: tl.constexpr
 ):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     there = at < count
@@ -55,21 +55,31 @@ def _move_held(  # type: ignore[no-untyped-def]
     else:
         weight -= lr * tl.load(scale_at) * (gradient + stiff * (weight - anchor))
     tl.store(weight_at + at, weight, mask=there)
-    tl.store(shadow_at + at, weight, mask=there)
+    tl.store(compute_at + at, weight, mask=there)
 
 
-def tension(gradient: Tensor, weight: Tensor, held: Held | None) -> Tensor:
+def penalty_grad_norm(gradient: Tensor, weight: Tensor, held: WeightPenalty | None) -> Tensor:
     """(the square of the gradient's norm, what the springs add to the loss); a term of the loss adds to the gradient, too."""
-    springs = held is not None and not held.proximal
+    penalty = held is not None and not held.proximal
     importance, anchor, strength = (held.importance, held.anchor, held.strength) if held is not None else (weight, weight, 0.0)
     programs = triton.cdiv(weight.numel(), SIZE)
     parts = torch.empty(programs, 2, dtype=torch.float32, device=weight.device)
-    _tension[(programs,)](like(weight, gradient), weight, importance, anchor, parts, strength, weight.numel(), springs, SIZE)
+    _penalty_grad_norm[(programs,)](like(weight, gradient), weight, importance, anchor, parts, strength, weight.numel(), penalty, SIZE)
     return parts.sum(0)
 
 
-def move_held(weight: Tensor, shadow: Tensor, gradient: Tensor, held: Held, lr: float, scale: Tensor) -> None:
+def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, held: WeightPenalty, lr: float, scale: Tensor) -> None:
     """w <- w - lr scale (g + the springs' own gradient), or without the latter and then to where the springs pull it; the shadow, too."""
-    _move_held[(triton.cdiv(weight.numel(), SIZE),)](
-        weight, shadow, like(weight, gradient), held.importance, held.anchor, scale, lr, held.strength, weight.numel(), held.proximal, SIZE
+    _penalised_step[(triton.cdiv(weight.numel(), SIZE),)](
+        weight,
+        compute_weight,
+        like(weight, gradient),
+        held.importance,
+        held.anchor,
+        scale,
+        lr,
+        held.strength,
+        weight.numel(),
+        held.proximal,
+        SIZE,
     )

@@ -17,7 +17,7 @@ OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above an
 
 @jit
 def _update(  # type: ignore[no-untyped-def]
-    weight_at, shadow_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
+    weight_at, compute_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
     to_input, to_weight, to_gradient,
     block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
     BLOCK: tl.constexpr, INPUTS: tl.constexpr,
@@ -43,7 +43,7 @@ def _update(  # type: ignore[no-untyped-def]
             gradient *= scale
         weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
         tl.store(weight_at + at, weight, mask=inside)
-        tl.store(shadow_at + at, weight, mask=inside)
+        tl.store(compute_at + at, weight, mask=inside)
         if IMPORTANCE:
             if BY_WEIGHT:
                 running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
@@ -60,7 +60,7 @@ def _update(  # type: ignore[no-untyped-def]
 
 @jit
 def _update_listed(  # type: ignore[no-untyped-def]
-    listed_at, weight_at, shadow_at, gradient_at, connections_at, history_at, lr, count,
+    listed_at, weight_at, compute_at, gradient_at, connections_at, history_at, lr, count,
     block: tl.constexpr, IMPORTANCE: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     k = tl.program_id(0) * LISTED + tl.arange(0, LISTED)
@@ -71,7 +71,7 @@ def _update_listed(  # type: ignore[no-untyped-def]
     gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
     weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
     tl.store(weight_at + at, weight, mask=there)
-    tl.store(shadow_at + at, weight, mask=there)
+    tl.store(compute_at + at, weight, mask=there)
     if IMPORTANCE:
         running = tl.load(connections_at + connection, mask=k < count, other=0.0) + lr * tl.sum(gradient * gradient, axis=1)
         tl.store(connections_at + connection, running, mask=k < count)
@@ -80,7 +80,7 @@ def _update_listed(  # type: ignore[no-untyped-def]
 
 @jit
 def _learn(  # type: ignore[no-untyped-def]
-    above_at, h_at, weight_at, shadow_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
+    above_at, h_at, weight_at, compute_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
     parts: tl.constexpr, IMPORTANCE: tl.constexpr, PRECISION: tl.constexpr,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, IMAGES: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def _learn(  # type: ignore[no-untyped-def]
     gradient *= tl.load(moving_at + at, mask=there, other=0.0)
     weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
     tl.store(weight_at + at, weight, mask=there)
-    tl.store(shadow_at + at, weight, mask=there)
+    tl.store(compute_at + at, weight, mask=there)
     if IMPORTANCE:
         running = tl.load(connections_at + at, mask=there, other=0.0) + lr * gradient * gradient
         tl.store(connections_at + at, running, mask=there)
@@ -105,7 +105,7 @@ def _learn(  # type: ignore[no-untyped-def]
 
 
 def update(
-    weight: Tensor, shadow: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: float, scale: Tensor | None,
+    weight: Tensor, compute_weight: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: float, scale: Tensor | None,
     importance: tuple[Tensor, Tensor] | None,
 ) -> None:  # fmt: skip
     """w <- w - lr g wherever something moves, in place, the shadow too; and, in one pass, its importance.
@@ -122,31 +122,31 @@ def update(
     if gradient.stride()[1:] != weight.stride()[1:]:
         gradient = like(weight, gradient)
     _update[(outputs, triton.cdiv(inputs, tile))](
-        weight, shadow, gradient, weight if more is None else like(weight, more), moving, connections, history,
+        weight, compute_weight, gradient, weight if more is None else like(weight, more), moving, connections, history,
         weight if scale is None else scale, lr, inputs, to_input, to_weight, gradient.stride(0),
         block, more is not None, moving.shape[2] == block and block > 1, scale is not None, importance is not None, height, tile,
     )  # fmt: skip
 
 
 def update_listed(
-    listed: Tensor, weight: Tensor, shadow: Tensor, gradient: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+    listed: Tensor, weight: Tensor, compute_weight: Tensor, gradient: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
 ) -> None:
     """`update` of the connections that are listed, by their numbers: each one's weights must lie next to each other."""
     block, count = weight.shape[2], len(listed)
     connections, history = (weight, weight) if importance is None else importance
     _update_listed[(triton.cdiv(count, LISTED),)](
-        listed, weight, shadow, gradient.contiguous(), connections, history, lr, count,
+        listed, weight, compute_weight, gradient.contiguous(), connections, history, lr, count,
         block, importance is not None, LISTED, triton.next_power_of_2(block),
     )  # fmt: skip
 
 
 def learn(
-    above: Tensor, h: Tensor, weight: Tensor, shadow: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+    above: Tensor, h: Tensor, weight: Tensor, compute_weight: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
 ) -> None:
     """`update` of connections of one weight, with the gradient that `above`, (images, outputs), and h, (images, inputs), make."""
     (outputs, inputs, _), images = weight.shape, len(h)
     connections, history = (weight, weight) if importance is None else importance
     _learn[(triton.cdiv(outputs, OUTPUTS), triton.cdiv(inputs, INPUTS))](
-        above.contiguous(), h.contiguous(), weight, shadow, moving, connections, history, lr, images, outputs, inputs,
+        above.contiguous(), h.contiguous(), weight, compute_weight, moving, connections, history, lr, images, outputs, inputs,
         triton.cdiv(images, IMAGES), importance is not None, rounding(), OUTPUTS, INPUTS, IMAGES,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.cuda.kernels import can_crop
-from afaf.training.task_data import PAD, Feed, Moment
+from afaf.training.task_data import PAD, RngScope, TaskData
 
 
 def colour_split(n: int = 6, side: int = 12, seed: int = 0) -> Split:
@@ -19,7 +19,7 @@ def colour_split(n: int = 6, side: int = 12, seed: int = 0) -> Split:
 def test_pixels_are_normalised_per_channel() -> None:
     split = colour_split()
     preparation = Preparation((0.5, 0.4, 0.3), (0.1, 0.2, 0.3))
-    x, labels = Feed([(split, preparation)]).batch(torch.arange(6))
+    x, labels = TaskData([(split, preparation)]).batch(torch.arange(6))
     expected = (split.images / 255 - np.array([0.5, 0.4, 0.3])) / np.array([0.1, 0.2, 0.3])
     assert np.allclose(x.numpy(), np.moveaxis(expected, -1, 1), atol=1e-5)
     assert labels.tolist() == split.labels.tolist()
@@ -28,8 +28,8 @@ def test_pixels_are_normalised_per_channel() -> None:
 def test_crops_are_windows_of_the_reflected_image() -> None:
     """Every augmented image is found among the 81 crops, flipped or not, of NumPy's reflect padding; many different ones occur."""
     split = colour_split(n=40)
-    feed = Feed([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))])
-    x, _ = feed.batch(torch.arange(40), Moment(0, 1, 0, 3))
+    data = TaskData([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))])
+    x, _ = data.batch(torch.arange(40), RngScope(0, 1, 0, 3))
     pixels = (x * 255).round().to(torch.uint8).numpy()
     seen = set()
     for image, out in zip(split.images, pixels, strict=True):
@@ -50,28 +50,28 @@ def test_crops_are_windows_of_the_reflected_image() -> None:
 @pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
 def test_small_images_are_reflected_as_often_as_it_takes(side: int) -> None:
     split = colour_split(n=40, side=side)
-    feed = Feed([(split, Preparation((0.0,) * 3, (1.0,) * 3, augment="crop-flip"))])
-    x, _ = feed.batch(torch.arange(40), Moment(0, 1))
+    data = TaskData([(split, Preparation((0.0,) * 3, (1.0,) * 3, augment="crop-flip"))])
+    x, _ = data.batch(torch.arange(40), RngScope(0, 1))
     for image, out in zip(split.images, (x * 255).round().to(torch.uint8).numpy(), strict=True):
         padded = np.pad(np.moveaxis(image, -1, 0), ((0, 0), (PAD, PAD), (PAD, PAD)), mode="reflect")
         crops = [padded[:, dy : dy + side, dx : dx + side] for dy in range(9) for dx in range(9)]
         assert any(np.array_equal(out, crop) or np.array_equal(out, crop[:, :, ::-1]) for crop in crops)
-    assert can_crop(feed) == (side > PAD)  # a GPU's kernel mirrors once
+    assert can_crop(data) == (side > PAD)  # a GPU's kernel mirrors once
 
 
 def test_a_moment_can_be_replayed_in_any_batches() -> None:
-    feed = Feed([(colour_split(), Preparation((0.0,), (1.0,), augment="crop-flip"))])
-    now, later = Moment(0, 1, 0, 3), Moment(0, 1, 0, 4)
-    whole, _ = feed.batch(torch.arange(6), now)
-    assert torch.equal(feed.batch(torch.tensor([4, 1]), now)[0], whole[[4, 1]])
-    assert not torch.equal(feed.batch(torch.arange(6), later)[0], whole)
-    assert torch.equal(feed.order(now), feed.order(now))
-    assert sorted(feed.order(now).tolist()) == list(range(6))
+    data = TaskData([(colour_split(), Preparation((0.0,), (1.0,), augment="crop-flip"))])
+    now, later = RngScope(0, 1, 0, 3), RngScope(0, 1, 0, 4)
+    whole, _ = data.batch(torch.arange(6), now)
+    assert torch.equal(data.batch(torch.tensor([4, 1]), now)[0], whole[[4, 1]])
+    assert not torch.equal(data.batch(torch.arange(6), later)[0], whole)
+    assert torch.equal(data.order(now), data.order(now))
+    assert sorted(data.order(now).tolist()) == list(range(6))
 
 
 def test_without_a_moment_nothing_is_augmented() -> None:
     split = colour_split()
-    x, _ = Feed([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))]).batch(torch.arange(6))
+    x, _ = TaskData([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))]).batch(torch.arange(6))
     assert np.array_equal((x * 255).round().to(torch.uint8).numpy(), np.moveaxis(split.images, -1, 1))
 
 
@@ -80,27 +80,27 @@ def test_joined_parts_keep_their_own_preparation() -> None:
     colour = colour_split(n=4)
     grey = Split(colour.images[:, :, :, :1].copy(), np.array([2, 3, 2, 3]))
     parts = [(colour, Preparation((0.5,), (0.25,), augment="crop-flip")), (grey, Preparation((0.1,), (2.0,), channels=3))]
-    joined = Feed(parts)
+    joined = TaskData(parts)
     index = torch.tensor([5, 0, 7, 3])
-    x, labels = joined.batch(index, Moment(1, 2))
-    alone = [Feed([part]) for part in parts]
+    x, labels = joined.batch(index, RngScope(1, 2))
+    alone = [TaskData([part]) for part in parts]
     assert torch.allclose(x[[0, 2]], alone[1].batch(torch.tensor([1, 3]))[0])
-    assert torch.allclose(x[[1, 3]], alone[0].batch(torch.tensor([0, 3]), Moment(1, 2))[0])
+    assert torch.allclose(x[[1, 3]], alone[0].batch(torch.tensor([0, 3]), RngScope(1, 2))[0])
     assert labels.tolist() == [3, 0, 3, 1]
 
 
 def test_a_part_beyond_the_memory_budget_stays_on_the_host_and_reads_the_same() -> None:
     split, preparation = colour_split(), Preparation((0.5,), (0.25,), augment="crop-flip")
-    resident, streamed = Feed([(split, preparation)]), Feed([(split, preparation)], resident_bytes=10)
-    for moment in (None, Moment(0, 1)):
-        assert torch.equal(resident.batch(torch.tensor([3, 1]), moment)[0], streamed.batch(torch.tensor([3, 1]), moment)[0])
+    resident, streamed = TaskData([(split, preparation)]), TaskData([(split, preparation)], resident_bytes=10)
+    for scope in (None, RngScope(0, 1)):
+        assert torch.equal(resident.batch(torch.tensor([3, 1]), scope)[0], streamed.batch(torch.tensor([3, 1]), scope)[0])
 
 
 def test_images_of_a_class_come_un_augmented() -> None:
     split = colour_split(n=9)
-    feed = Feed([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))])
-    found = torch.cat(list(feed.batches(size=2, class_id=1)))
-    assert torch.equal(found, feed.batch(torch.tensor([1, 3, 5, 7]))[0])
+    data = TaskData([(split, Preparation((0.0,), (1.0,), augment="crop-flip"))])
+    found = torch.cat(list(data.batches(size=2, class_id=1)))
+    assert torch.equal(found, data.batch(torch.tensor([1, 3, 5, 7]))[0])
 
 
 def test_joined_parts_may_hold_bytes_and_fractions() -> None:
@@ -108,8 +108,8 @@ def test_joined_parts_may_hold_bytes_and_fractions() -> None:
     stored = colour_split()
     fractions = Split(stored.images.astype(np.float32) / 255, stored.labels)
     preparation = Preparation((0.5,), (0.25,))
-    alone, _ = Feed([(stored, preparation)]).batch(torch.arange(6))
+    alone, _ = TaskData([(stored, preparation)]).batch(torch.arange(6))
     for parts in ([stored, fractions], [fractions, stored]):
-        x, _ = Feed([(part, preparation) for part in parts]).batch(torch.arange(12))
+        x, _ = TaskData([(part, preparation) for part in parts]).batch(torch.arange(12))
         assert torch.allclose(x[:6], alone, atol=1e-5)
         assert torch.allclose(x[6:], alone, atol=1e-5)

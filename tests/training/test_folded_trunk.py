@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from afaf.network.forward import Norm, Parameters, Training, forward
 from afaf.network.spec import Layer, NetworkSpec, Operation
-from afaf.training.folded_trunk import Ahead, standing
+from afaf.training.folded_trunk import InplaceForward, fold_trunk
 
 OPERATIONS: list[tuple[Operation, ...]] = [
     ("relu",),
@@ -46,8 +46,8 @@ def test_without_constants_the_top_is_the_same(then: list[tuple[Operation, ...]]
     images = torch.randn(5, 2, 13, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mode = Training(0.3, {layer: (layer, 7) for layer in range(2, 5)}, samples, norm_moves=False)
     expected = forward(spec, parameters, images, mode=mode, last=last)
-    still = standing(spec, parameters, {}, last)
-    ahead = Ahead(**{**vars(mode), "neurons": still.neurons})
+    still = fold_trunk(spec, parameters, {}, last)
+    ahead = InplaceForward(**{**vars(mode), "neurons": still.neurons})
     found = still.whole(forward(spec, still.parameters, images, mode=ahead, last=last))
     assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
     assert dead == 0 or sum(w.numel() for w in still.parameters.weights) < sum(w.numel() for w in parameters.weights)
