@@ -54,3 +54,11 @@ def test_the_tutorial_serves_a_model_in_thirty_lines() -> None:
     blocks = re.findall(r"```(?:bash|python)\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.strip()]
     assert len(lines) <= 30
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "extending.md", "performance.md", "../CONTRIBUTING.md"])
+def test_files_that_are_named_exist(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`", text))
+    missing = [path for path in sorted(named) if not any((root / path).exists() for root in (ROOT, ROOT / "src" / "afaf", ROOT / "docs"))]
+    assert not missing, f"{name} names {missing}"
