@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.lifelong.export import Answer, Kind, difference_from, export, open_onnx, open_torch
-from afaf.lifelong.model import Lifelong, LifelongSettings
+from afaf.lifelong.model import Lifelong
+from afaf.lifelong.settings import LifelongSettings
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.sources import data_folder
 from benchmarks.provenance import write_results

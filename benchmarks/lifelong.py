@@ -24,7 +24,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from afaf import AFAFClassifier
-from afaf.lifelong.model import Negatives, calibration_error
+from afaf.lifelong.calibration import calibration_error
+from afaf.lifelong.life import Negatives
 from benchmarks.provenance import write_results
 
 CASES: list[tuple[int, Negatives]] = [(10, "auto"), (5, "auto"), (5, "never"), (2, "auto"), (2, "never"), (1, "auto"), (1, "never")]

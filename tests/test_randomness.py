@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.lifelong.model import LifelongSettings, plan_life
+from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.randomness import bits_at, check_seed, generator, integers_at, keep_at, key, mix, uniform_at
 
 keys = st.tuples(st.integers(0, 2**31), st.sampled_from(["order", "crop", "weights"]), st.integers(0, 50))

@@ -13,17 +13,10 @@ import pytest
 import torch
 
 from afaf.errors import CapacityError, DataError, FileError
-from afaf.lifelong.model import (
-    Cooling,
-    Lifelong,
-    LifelongSettings,
-    Progress,
-    calibration_error,
-    class_weights,
-    differences,
-    fitted_temperature,
-    held_out,
-)
+from afaf.lifelong.calibration import calibration_error, fitted_temperature, held_out
+from afaf.lifelong.model import Lifelong
+from afaf.lifelong.settings import LifelongSettings, differences
+from afaf.lifelong.training import Cooling, Progress, class_weights
 from afaf.runs.config import merge
 from afaf.runs.runner import settings_table
 from afaf.storage.state import stored_tensors

@@ -15,9 +15,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from afaf.errors import ConfigError
-from afaf.lifelong import model as lifelong
-from afaf.lifelong.model import Label, Lifelong, LifelongSettings, plan_life
+from afaf.lifelong import training
+from afaf.lifelong.life import Label
+from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import check_place, make_place, open_model, replace_model, told_if_interrupted
+from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.runs.device import find_device
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
 from afaf.training.report import EpochReport
@@ -168,7 +170,7 @@ def say(out: Console, words: str) -> None:
     out.print(words, markup=False, emoji=False, soft_wrap=True, highlight=False)
 
 
-class Bar(lifelong.Progress):
+class Bar(training.Progress):
     """A bar of epochs on a terminal; elsewhere only warnings."""
 
     def __init__(self, console: Console, on_cpu: bool = True):

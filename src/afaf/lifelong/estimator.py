@@ -25,7 +25,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from afaf.errors import AfafError, DataError
-from afaf.lifelong.model import Label, Lifelong, LifelongSettings, Negatives, Progress, sorted_labels
+from afaf.lifelong.life import Label, Negatives, sorted_labels
+from afaf.lifelong.model import Lifelong
+from afaf.lifelong.settings import LifelongSettings
+from afaf.lifelong.training import Progress
 from afaf.runs.device import find_device
 from afaf.streams.tasks import Augment
 from afaf.training.report import EpochReport

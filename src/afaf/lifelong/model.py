@@ -7,174 +7,52 @@ call works on a copy, so that one that fails leaves the model as it was.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import ceil, isfinite
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from afaf.bounds import Count, Portion, Positive, Within
-from afaf.errors import CapacityError, ConfigError, DataError, FileError
+from afaf.errors import CapacityError, DataError, FileError
+from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
+from afaf.lifelong.life import Label, Life, TaskNote, sorted_labels
+from afaf.lifelong.settings import (
+    LifelongSettings,
+    config_of,
+    epochs_of_every_task,
+    expected_outline,
+    plan_life,
+    spelled_out,
+    suitable_epochs,
+)
+from afaf.lifelong.training import Cooling, Progress, Watch, class_weights
 from afaf.methods import find_method
 from afaf.methods.base import Method, TaskContext
 from afaf.methods.spacenet import SpaceNet
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
-from afaf.network.zoo import NETWORKS
-from afaf.randomness import check_seed, generator
-from afaf.runs.config import Config, Table, build, build_config
+from afaf.runs.config import Config, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.guessing import hardly_learned
-from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
-from afaf.runs.runner import Setup, set_up, settings_table
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
 from afaf.storage.model_file import Model
-from afaf.streams.tasks import Augment, Outline, Preparation, Split, input_shape
-from afaf.training.engines import Engine, find_engine
+from afaf.streams.tasks import Outline, Preparation, Split, input_shape
+from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
 from afaf.training.losses import NONE_OF_MINE, BalancedCrossEntropy
 from afaf.training.negatives import made_negatives
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
-from afaf.training.report import EpochReport, OnEpoch
 from afaf.training.task_data import TaskData
 
-Label = str | int | float | bool
-Negatives = Literal["auto", "always", "never"]
-METHOD = "afaf"
-MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
-MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
-HEAVIEST = 10.0  # a rare class's images count at most so many times
-ENOUGH = 10  # held-out images from which a temperature is fitted
 PREDICT_BATCH = 256
 LEARN_MORE = (
     "how a model learns is decided when it is begun: begin a new one with more epochs, larger images or more of them, or another lr"
 )
-
-
-@dataclass(frozen=True)
-class LifelongSettings:
-    """What is decided when a model is made."""
-
-    max_tasks: Annotated[int, Within(1, MOST_TASKS)] | None = None  # None: from max_classes, or 10
-    max_classes: Annotated[int, Within(1, 1 << 20)] | None = None  # None: output rows are added as classes arrive
-    network: str | None = None  # None: the one that suits the images
-    epochs: Count | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
-    batch_size: Count | None = None
-    lr: Positive | None = None
-    augment: Augment = "none"
-    settings: Any = None  # a mapping or a list: anything else, section.key=value
-    balance: bool = True  # images of rare classes count more
-    negatives: Negatives = "auto"  # none-of-mine images made from a task's own: auto is always, unless the model is for a single task
-    validation: Portion = 0.1  # of each class, held out for the accuracy shown and the temperature
-    seed: int = 0
-
-
-@dataclass
-class TaskNote:
-    """What is written down of a task that was learned."""
-
-    learned: str  # when, in UTC
-    images: int  # learned from
-    held_out: int
-    accuracy: float | None = None  # percent of the held-out images, among all classes known then; None: none were held out
-    temperature: float | None = None  # None: too few images were held out to fit one
-
-    @classmethod
-    def parse(cls, data: Any) -> TaskNote:
-        note = cls(**data)
-        numbers = [number for number in (note.accuracy, note.temperature) if number is not None]
-        if not isinstance(note.learned, str) or not all(type(count) is int for count in (note.images, note.held_out)):
-            raise ValueError("what it says of its tasks makes no sense")
-        if not all(type(number) in (int, float) and isfinite(number) for number in numbers):
-            raise ValueError("what it says of its tasks makes no sense")
-        if note.temperature is not None and not 0 < note.temperature < 1e6:
-            raise ValueError("what it says of its tasks makes no sense")
-        return note
-
-
-@dataclass
-class Life:
-    """What a model that keeps learning knows besides its network: kept in the model file as `life`."""
-
-    max_tasks: int
-    max_classes: int | None
-    pixels: Literal["uint8", "float"]  # whether images counted 0..255 stand for 0..1
-    labels: list[list[Label]]  # by task, in the order of their class ids
-    removed: list[int] = field(default_factory=list)  # class ids
-    balance: bool = True
-    negatives: Negatives = "auto"
-    validation: float = 0.1
-    epochs: int | None = None  # of every task; None: by its images
-    tasks: list[TaskNote] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any], class_names: list[list[str]]) -> Life:
-        """From a file; raises ValueError, KeyError or TypeError for what no model could have said."""
-        life = cls(**{**data, "tasks": [TaskNote.parse(note) for note in data["tasks"]]})
-        if [len(labels) for labels in life.labels] != [len(names) for names in class_names] or len(life.tasks) != len(life.labels):
-            raise ValueError("its labels do not fit its classes")
-        every = [label for labels in life.labels for label in labels]
-        if not all(isinstance(label, (str, int, float, bool)) for label in every):
-            raise ValueError("its labels are neither numbers nor texts")
-        if not all(type(c) is int and 0 <= c < len(every) for c in life.removed) or life.pixels not in ("uint8", "float"):
-            raise ValueError("its description makes no sense: life")
-        if type(life.max_tasks) is not int or life.negatives not in ("auto", "always", "never"):
-            raise ValueError("its description makes no sense: life")
-        if type(life.validation) not in (int, float) or not 0 <= life.validation < 1:
-            raise ValueError("its description makes no sense: validation")
-        if life.epochs is not None and (type(life.epochs) is not int or life.epochs < 1):
-            raise ValueError("its description makes no sense: epochs")
-        return life
-
-    @property
-    def every_label(self) -> list[Label]:
-        """By class id, removed ones too."""
-        return [label for labels in self.labels for label in labels]
-
-    @property
-    def known(self) -> dict[Label, int]:
-        """Class ids of the labels the model answers with."""
-        return {label: c for c, label in enumerate(self.every_label) if c not in self.removed}
-
-    @property
-    def known_by_task(self) -> list[list[Label]]:
-        """The labels the model answers with, task by task; a task whose classes were all removed has none."""
-        found: list[list[Label]] = [[] for _ in self.labels]
-        for label, class_id in self.known.items():
-            found[self.task_of(class_id) - 1].append(label)
-        return found
-
-    def task_of(self, class_id: int) -> int:
-        """The number, from 1, of the task that brought a class."""
-        ends = np.cumsum([len(labels) for labels in self.labels])
-        return int(np.searchsorted(ends, class_id, side="right")) + 1
-
-
-class Progress:
-    """Told what happens while a task is learned."""
-
-    def began(self, task: int, labels: Sequence[Label], epochs: int) -> None: ...
-    def epoch_ended(self, report: EpochReport) -> None: ...
-    def warned(self, message: str) -> None: ...
-
-
-class Watch:
-    """Tells of epochs, and keeps how many images were right in the last one: of those that have a right answer, which negatives do not."""
-
-    def __init__(self, progress: Progress, share: float):
-        self.progress, self.share, self.accuracy = progress, share, 100.0
-
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.accuracy = min(100.0, report.accuracy / self.share)
-        self.progress.epoch_ended(replace(report, accuracy=self.accuracy))
 
 
 class Lifelong:
@@ -259,18 +137,18 @@ class Lifelong:
             validation=life.validation,
             seed=self.learner.seed,
         )
-        return _spelled_out(self._outline_for(kept), kept, self.config)
+        return spelled_out(self._outline_for(kept), kept, self.config)
 
     def decided(self, settings: LifelongSettings) -> LifelongSettings:
         """What these settings would have come to, had it been begun with them: to be held against `made_with`."""
         outline = self._outline_for(settings)
-        config = _config(outline, settings)
-        return _spelled_out(outline, replace(settings, epochs=_epochs_of_every_task(outline, settings, config)), config)
+        config = config_of(outline, settings)
+        return spelled_out(outline, replace(settings, epochs=epochs_of_every_task(outline, settings, config)), config)
 
     def _outline_for(self, settings: LifelongSettings) -> Outline:
         """What could be expected when it was begun, from its first task."""
         first = self.life.tasks[0]
-        return _outline(self.spec.input_shape, len(self.life.labels[0]), first.images + first.held_out, settings)
+        return expected_outline(self.spec.input_shape, len(self.life.labels[0]), first.images + first.held_out, settings)
 
     # Learning.
 
@@ -289,7 +167,7 @@ class Lifelong:
             balance=settings.balance,
             negatives=settings.negatives,
             validation=settings.validation,
-            epochs=_epochs_of_every_task(outline, settings, setup.config),
+            epochs=epochs_of_every_task(outline, settings, setup.config),
         )
         return cls(Model(learner, setup.method.name, [], [preparation], setup.config.to_dict(), "lifelong"), life)
 
@@ -512,170 +390,3 @@ def _life_of_run(model: Model, name: str) -> Life:
         raise FileError(f"{name} has two classes of the same name: use it from Python")
     pixels: Literal["uint8", "float"] = "uint8" if len(model.learner.network.spec.input_shape) == 3 else "float"
     return Life(len(labels), len(every), pixels, labels, tasks=[TaskNote("", 0, 0) for _ in labels])
-
-
-def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
-    """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
-    outline = _outline(shape, n_classes, images, settings)
-    return outline, set_up(outline, METHOD, *_tables(outline, settings))
-
-
-def _outline(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> Outline:
-    """As many tasks as are expected, all like the first."""
-    max_tasks = _tasks_expected(settings, n_classes)
-    names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
-    return Outline("lifelong", shape, names, (images,) * max_tasks)
-
-
-def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
-    return [lifelong_table(outline, settings), *settings_table(None, settings.settings)]
-
-
-def _config(outline: Outline, settings: LifelongSettings) -> Config:
-    """What settings come to, whether or not such a model could be made."""
-    kind = find_method(METHOD)
-    return build_config(kind.Options, *preset_tables(outline, kind), *_tables(outline, settings))
-
-
-def _epochs_of_every_task(outline: Outline, settings: LifelongSettings, config: Config) -> int | None:
-    """None: each task's by its images, for nobody said how many."""
-    by_images = settings.epochs is None and config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
-    return None if by_images else config.learn.epochs
-
-
-def _spelled_out(outline: Outline, settings: LifelongSettings, config: Config) -> LifelongSettings:
-    """Settings as a configuration has them, with nothing left open; `settings` is what it says beyond the others."""
-    found = replace(
-        settings,
-        max_tasks=len(outline),
-        network=config.network.name,
-        batch_size=config.learn.batch_size,
-        lr=config.learn.lr,
-        settings=None,
-    )
-    beyond = differences(_config(outline, found).to_dict(), config.to_dict())
-    beyond.pop("learn.epochs", None)  # `epochs` says that
-    return replace(found, settings=beyond or None)
-
-
-def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
-    """How many tasks a model is made for."""
-    check_seed(settings.seed)
-    hints = get_type_hints(LifelongSettings, include_extras=True)
-    for name in hints.keys() - {"settings", "seed"}:
-        build(hints[name], getattr(settings, name), name)
-    if settings.max_classes is not None and settings.max_classes < n_classes:
-        raise ConfigError(f"max_classes = {settings.max_classes}, but the first task alone brings {n_classes}: raise it")
-    if settings.max_tasks is not None:
-        return int(settings.max_tasks)
-    return MAX_TASKS if settings.max_classes is None else ceil(settings.max_classes / n_classes)
-
-
-def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
-    """Settings for so many tasks: the last hidden layer is shared out among them, the rest is as generous as all of them allow.
-
-    Pairs into the last hidden layer are always fresh, since a task's neurons there are; layers below l_reuse belong to the first tasks. So
-    only what lies between has to last for all.
-    """
-    n_tasks = len(outline)
-    name = settings.network or suitable_network(outline)
-    share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit
-    top = len(NETWORKS[name]("none", "code")) if name in NETWORKS else 2  # W_top leads into the last hidden layer
-    l_reuse = {"mlp": 2, "small-cnn": 3, "alexnet": 4}.get(name, max(2, top))
-    middle = min(30.0, 12000 // n_tasks / 100)
-    density = {f"W_{l}": middle if l_reuse <= l < top else 30.0 for l in range(1, top + 1)} | {f"W_{top + 1}": 70.0}
-    if name not in ("mlp", "tiny-mlp"):
-        density["W_1"] = max(30.0, min(50.0, 100 // outline.input_shape[0]))  # maps of few channels must not be left without input
-    batch_size = settings.batch_size or BATCH_SIZE
-    epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
-    learn = {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}
-    reserve = min(20.0, share)
-    return {
-        "network": {"name": name},
-        "learn": learn,
-        "sparse": {
-            "alloc": {"conv": 50.0, "fc": 50.0, "output": share},
-            "density": density,
-            "fixed": {"conv": reserve, "fc": reserve, "output": 100.0},
-        },
-        "method": {"l_reuse": l_reuse, "first_reuse": 3},
-        "run": {"precision": "fp32"},
-    }
-
-
-def differences(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> Table:
-    """Single settings, such as {"sparse.drop": 10}, that make one table of another."""
-    found: Table = {}
-    for name, value in above.items():
-        other = below.get(name)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            if other.keys() - value.keys():  # tables are merged, so one that is replaced has to go first
-                found[where + name], other = None, {}
-            found |= differences(other, value, f"{where}{name}.")
-        elif name not in below or value != other:
-            found[where + name] = value
-    return found
-
-
-class Cooling:
-    """Learns the last quarter of the epochs with a tenth of the learning rate, and without rewiring.
-
-    A constant rate, as the paper has it, leaves a network wherever its last steps happened to shake it: classes of a task may then be
-    tens of percent apart in how often they are answered.
-    """
-
-    def __init__(self, engine: Engine):
-        self.engine, self.name = engine, engine.name
-
-    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
-        warm = plan.epochs - plan.epochs // 4
-
-        def tell(report: EpochReport) -> None:
-            if on_epoch is not None:
-                on_epoch(replace(report, epochs=plan.epochs))
-
-        if first_epoch < warm:
-            self.engine.learn(learner, replace(plan, epochs=warm), data, tell, first_epoch)
-        if warm < plan.epochs:
-            self.engine.learn(learner, replace(plan, lr=plan.lr / 10, rewire=None), data, on_epoch, max(first_epoch, warm))
-
-
-def suitable_epochs(images: int, batch_size: int) -> int:
-    """So many that a task gets the steps a sparse network needs."""
-    return min(200, max(20, -(-STEPS // max(1, images // batch_size))))
-
-
-def sorted_labels(labels: Iterable[Label]) -> list[Label]:
-    return sorted(labels, key=lambda label: (isinstance(label, str), label))
-
-
-def held_out(labels: NDArray[Any], fraction: float, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Indices that are learned from and indices held out: of each class this share, rounded down, so that small classes lose nothing."""
-    aside = []
-    for c in sorted(set(labels.tolist())):
-        index = np.flatnonzero(labels == c)
-        order = torch.randperm(len(index), generator=generator(seed, "held out", c)).numpy()
-        aside.append(index[order[: int(fraction * len(index))]])
-    chosen = np.sort(np.concatenate(aside))
-    return np.setdiff1d(np.arange(len(labels)), chosen), chosen
-
-
-def class_weights(labels: NDArray[Any]) -> dict[int, float]:
-    """Every class weighs the same altogether, up to a limit."""
-    counts = Counter(labels.tolist())
-    return {c: min(HEAVIEST, len(labels) / (len(counts) * count)) for c, count in sorted(counts.items())}
-
-
-def fitted_temperature(logits: Tensor, target: Tensor) -> float:
-    """The temperature at which held-out labels are likeliest, to 1 %; never below 1, for a few images all right are no proof."""
-    grid = torch.logspace(0, 1, 231, dtype=torch.float64)
-    losses = torch.stack([F.cross_entropy(logits.double() / t, target) for t in grid])
-    return round(float(grid[losses.argmin()]), 4)
-
-
-def calibration_error(probabilities: NDArray[Any], target: NDArray[Any], bins: int = 15) -> float:
-    """Expected calibration error: how far confidence and accuracy lie apart, over bins of confidence, weighted by their images."""
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == target
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(confidence[place == b].mean() - right[place == b].mean()) * (place == b).mean() for b in range(bins) if (place == b).any()]
-    return float(sum(gaps))

@@ -1,0 +1,98 @@
+"""What a model that keeps learning knows besides its weights: its labels by call, and a note of each call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+
+Label = str | int | float | bool
+Negatives = Literal["auto", "always", "never"]
+
+
+@dataclass
+class TaskNote:
+    """What is written down of a task that was learned."""
+
+    learned: str  # when, in UTC
+    images: int  # learned from
+    held_out: int
+    accuracy: float | None = None  # percent of the held-out images, among all classes known then; None: none were held out
+    temperature: float | None = None  # None: too few images were held out to fit one
+
+    @classmethod
+    def parse(cls, data: Any) -> TaskNote:
+        note = cls(**data)
+        numbers = [number for number in (note.accuracy, note.temperature) if number is not None]
+        if not isinstance(note.learned, str) or not all(type(count) is int for count in (note.images, note.held_out)):
+            raise ValueError("what it says of its tasks makes no sense")
+        if not all(type(number) in (int, float) and isfinite(number) for number in numbers):
+            raise ValueError("what it says of its tasks makes no sense")
+        if note.temperature is not None and not 0 < note.temperature < 1e6:
+            raise ValueError("what it says of its tasks makes no sense")
+        return note
+
+
+@dataclass
+class Life:
+    """What a model that keeps learning knows besides its network: kept in the model file as `life`."""
+
+    max_tasks: int
+    max_classes: int | None
+    pixels: Literal["uint8", "float"]  # whether images counted 0..255 stand for 0..1
+    labels: list[list[Label]]  # by task, in the order of their class ids
+    removed: list[int] = field(default_factory=list)  # class ids
+    balance: bool = True
+    negatives: Negatives = "auto"
+    validation: float = 0.1
+    epochs: int | None = None  # of every task; None: by its images
+    tasks: list[TaskNote] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], class_names: list[list[str]]) -> Life:
+        """From a file; raises ValueError, KeyError or TypeError for what no model could have said."""
+        life = cls(**{**data, "tasks": [TaskNote.parse(note) for note in data["tasks"]]})
+        if [len(labels) for labels in life.labels] != [len(names) for names in class_names] or len(life.tasks) != len(life.labels):
+            raise ValueError("its labels do not fit its classes")
+        every = [label for labels in life.labels for label in labels]
+        if not all(isinstance(label, (str, int, float, bool)) for label in every):
+            raise ValueError("its labels are neither numbers nor texts")
+        if not all(type(c) is int and 0 <= c < len(every) for c in life.removed) or life.pixels not in ("uint8", "float"):
+            raise ValueError("its description makes no sense: life")
+        if type(life.max_tasks) is not int or life.negatives not in ("auto", "always", "never"):
+            raise ValueError("its description makes no sense: life")
+        if type(life.validation) not in (int, float) or not 0 <= life.validation < 1:
+            raise ValueError("its description makes no sense: validation")
+        if life.epochs is not None and (type(life.epochs) is not int or life.epochs < 1):
+            raise ValueError("its description makes no sense: epochs")
+        return life
+
+    @property
+    def every_label(self) -> list[Label]:
+        """By class id, removed ones too."""
+        return [label for labels in self.labels for label in labels]
+
+    @property
+    def known(self) -> dict[Label, int]:
+        """Class ids of the labels the model answers with."""
+        return {label: c for c, label in enumerate(self.every_label) if c not in self.removed}
+
+    @property
+    def known_by_task(self) -> list[list[Label]]:
+        """The labels the model answers with, task by task; a task whose classes were all removed has none."""
+        found: list[list[Label]] = [[] for _ in self.labels]
+        for label, class_id in self.known.items():
+            found[self.task_of(class_id) - 1].append(label)
+        return found
+
+    def task_of(self, class_id: int) -> int:
+        """The number, from 1, of the task that brought a class."""
+        ends = np.cumsum([len(labels) for labels in self.labels])
+        return int(np.searchsorted(ends, class_id, side="right")) + 1
+
+
+def sorted_labels(labels: Iterable[Label]) -> list[Label]:
+    return sorted(labels, key=lambda label: (isinstance(label, str), label))

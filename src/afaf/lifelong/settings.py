@@ -1,0 +1,149 @@
+"""The settings of a model that keeps learning: its network and its training, from the classes and images of the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Annotated, Any, get_type_hints
+
+from afaf.bounds import Count, Portion, Positive, Within
+from afaf.errors import ConfigError
+from afaf.lifelong.life import Negatives
+from afaf.methods import find_method
+from afaf.network.zoo import NETWORKS
+from afaf.randomness import check_seed
+from afaf.runs.config import Config, Table, build, build_config
+from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
+from afaf.runs.runner import Setup, set_up, settings_table
+from afaf.streams.tasks import Augment, Outline
+
+METHOD = "afaf"
+MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
+MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
+
+
+@dataclass(frozen=True)
+class LifelongSettings:
+    """What is decided when a model is made."""
+
+    max_tasks: Annotated[int, Within(1, MOST_TASKS)] | None = None  # None: from max_classes, or 10
+    max_classes: Annotated[int, Within(1, 1 << 20)] | None = None  # None: output rows are added as classes arrive
+    network: str | None = None  # None: the one that suits the images
+    epochs: Count | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
+    batch_size: Count | None = None
+    lr: Positive | None = None
+    augment: Augment = "none"
+    settings: Any = None  # a mapping or a list: anything else, section.key=value
+    balance: bool = True  # images of rare classes count more
+    negatives: Negatives = "auto"  # none-of-mine images made from a task's own: auto is always, unless the model is for a single task
+    validation: Portion = 0.1  # of each class, held out for the accuracy shown and the temperature
+    seed: int = 0
+
+
+def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
+    """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
+    outline = expected_outline(shape, n_classes, images, settings)
+    return outline, set_up(outline, METHOD, *_tables(outline, settings))
+
+
+def expected_outline(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> Outline:
+    """As many tasks as are expected, all like the first."""
+    max_tasks = _tasks_expected(settings, n_classes)
+    names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
+    return Outline("lifelong", shape, names, (images,) * max_tasks)
+
+
+def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
+    return [lifelong_table(outline, settings), *settings_table(None, settings.settings)]
+
+
+def config_of(outline: Outline, settings: LifelongSettings) -> Config:
+    """What settings come to, whether or not such a model could be made."""
+    kind = find_method(METHOD)
+    return build_config(kind.Options, *preset_tables(outline, kind), *_tables(outline, settings))
+
+
+def epochs_of_every_task(outline: Outline, settings: LifelongSettings, config: Config) -> int | None:
+    """None: each task's by its images, for nobody said how many."""
+    by_images = settings.epochs is None and config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
+    return None if by_images else config.learn.epochs
+
+
+def spelled_out(outline: Outline, settings: LifelongSettings, config: Config) -> LifelongSettings:
+    """Settings as a configuration has them, with nothing left open; `settings` is what it says beyond the others."""
+    found = replace(
+        settings,
+        max_tasks=len(outline),
+        network=config.network.name,
+        batch_size=config.learn.batch_size,
+        lr=config.learn.lr,
+        settings=None,
+    )
+    beyond = differences(config_of(outline, found).to_dict(), config.to_dict())
+    beyond.pop("learn.epochs", None)  # `epochs` says that
+    return replace(found, settings=beyond or None)
+
+
+def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
+    """How many tasks a model is made for."""
+    check_seed(settings.seed)
+    hints = get_type_hints(LifelongSettings, include_extras=True)
+    for name in hints.keys() - {"settings", "seed"}:
+        build(hints[name], getattr(settings, name), name)
+    if settings.max_classes is not None and settings.max_classes < n_classes:
+        raise ConfigError(f"max_classes = {settings.max_classes}, but the first task alone brings {n_classes}: raise it")
+    if settings.max_tasks is not None:
+        return int(settings.max_tasks)
+    return MAX_TASKS if settings.max_classes is None else ceil(settings.max_classes / n_classes)
+
+
+def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
+    """Settings for so many tasks: the last hidden layer is shared out among them, the rest is as generous as all of them allow.
+
+    Pairs into the last hidden layer are always fresh, since a task's neurons there are; layers below l_reuse belong to the first tasks. So
+    only what lies between has to last for all.
+    """
+    n_tasks = len(outline)
+    name = settings.network or suitable_network(outline)
+    share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit
+    top = len(NETWORKS[name]("none", "code")) if name in NETWORKS else 2  # W_top leads into the last hidden layer
+    l_reuse = {"mlp": 2, "small-cnn": 3, "alexnet": 4}.get(name, max(2, top))
+    middle = min(30.0, 12000 // n_tasks / 100)
+    density = {f"W_{l}": middle if l_reuse <= l < top else 30.0 for l in range(1, top + 1)} | {f"W_{top + 1}": 70.0}
+    if name not in ("mlp", "tiny-mlp"):
+        density["W_1"] = max(30.0, min(50.0, 100 // outline.input_shape[0]))  # maps of few channels must not be left without input
+    batch_size = settings.batch_size or BATCH_SIZE
+    epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
+    learn = {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}
+    reserve = min(20.0, share)
+    return {
+        "network": {"name": name},
+        "learn": learn,
+        "sparse": {
+            "alloc": {"conv": 50.0, "fc": 50.0, "output": share},
+            "density": density,
+            "fixed": {"conv": reserve, "fc": reserve, "output": 100.0},
+        },
+        "method": {"l_reuse": l_reuse, "first_reuse": 3},
+        "run": {"precision": "fp32"},
+    }
+
+
+def differences(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> Table:
+    """Single settings, such as {"sparse.drop": 10}, that make one table of another."""
+    found: Table = {}
+    for name, value in above.items():
+        other = below.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            if other.keys() - value.keys():  # tables are merged, so one that is replaced has to go first
+                found[where + name], other = None, {}
+            found |= differences(other, value, f"{where}{name}.")
+        elif name not in below or value != other:
+            found[where + name] = value
+    return found
+
+
+def suitable_epochs(images: int, batch_size: int) -> int:
+    """So many that a task gets the steps a sparse network needs."""
+    return min(200, max(20, -(-STEPS // max(1, images // batch_size))))
