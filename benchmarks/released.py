@@ -420,7 +420,7 @@ class Dropout:
 
     def __init__(self, spec: NetworkSpec, network: nn.Module):
         self.rate = spec.dropout
-        self.layers = [l + 1 for l in range(1, spec.L) if "dropout" in spec.connections(l).then]
+        self.layers = [l + 1 for l in range(1, spec.L) if any(operation.random for operation in spec.connections(l).then)]
         for module in network.modules():
             if isinstance(module, nn.Dropout):
                 if module.p != self.rate:
@@ -431,7 +431,7 @@ class Dropout:
     def of(self, moment: RngScope, samples: Tensor) -> Iterator[None]:
         """For one forward pass in training, of these images at this moment."""
         keys = {layer: moment.key("dropout", layer) for layer in self.layers}
-        self._mode, self._asked = Training(self.rate, keys, samples.to(torch.int32)), iter(self.layers)
+        self._mode, self._asked = Training(keys, samples.to(torch.int32)), iter(self.layers)
         yield
         if next(self._asked, None) is not None:
             raise DrawsDifferError("they drop out less often")
@@ -441,7 +441,7 @@ class Dropout:
             layer = next(self._asked, None)
             if layer is None:
                 raise DrawsDifferError("they drop out once more")
-            h = self._mode.dropout(layer, h)
+            h = h * self._mode.dropout_factors(layer, self.rate, h)
         return h.contiguous()  # the next thing they do with maps needs them one after the other
 
 

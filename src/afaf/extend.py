@@ -6,9 +6,10 @@ from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.methods.strength import StrengthMethod, StrengthOptions
-from afaf.network.forward import Norm, Parameters
+from afaf.network.forward import Parameters
 from afaf.network.ledger import Allocation, ClassAllocation, Ledger
 from afaf.network.net import Network
+from afaf.network.ops import Norm
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import NETWORKS
 from afaf.runs.results import Results

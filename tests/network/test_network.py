@@ -8,6 +8,7 @@ import torch
 from afaf.errors import ConfigError
 from afaf.network.forward import Training, forward
 from afaf.network.net import Network
+from afaf.network.ops import Dropout
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import key
@@ -73,12 +74,12 @@ def test_images_that_do_not_fit_are_refused() -> None:
         describe("alexnett", (3, 32, 32), 10)
 
 
-def training(samples: torch.Tensor, rate: float = 0.5, **more: object) -> Training:
-    return Training(rate, {l: key(0, "dropout", l) for l in range(2, 9)}, samples, **more)  # type: ignore[arg-type]
+def training(samples: torch.Tensor, **more: object) -> Training:
+    return Training({l: key(0, "dropout", l) for l in range(2, 9)}, samples, **more)  # type: ignore[arg-type]
 
 
 def test_dropout_belongs_to_the_image_not_to_the_batch() -> None:
-    spec = NetworkSpec("s", (1, 6, 6), (Layer("conv", 5, ("relu", "dropout", "pool")), Layer("dense", 7, ("relu", "dropout"))), 3)
+    spec = NetworkSpec("s", (1, 6, 6), (Layer("conv", 5, ("relu", "dropout", "pool")), Layer("dense", 7, ("relu", "dropout"))), 3, 0.5)
     network = Network(spec, seed=0)
     for l in range(1, spec.L):
         network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
@@ -92,7 +93,7 @@ def test_dropout_belongs_to_the_image_not_to_the_batch() -> None:
 
 def test_dropout_keeps_the_mean() -> None:
     h = torch.ones(200, 50, 3, 3)
-    dropped = training(torch.arange(200, dtype=torch.int32), rate=0.2).dropout(2, h)
+    dropped = Dropout(0.2).train(h, None, 2, training(torch.arange(200, dtype=torch.int32)))
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.01)
     assert sorted(set(dropped.flatten().tolist())) == [0.0, 1.25]
 
@@ -106,7 +107,7 @@ def test_no_gradient_passes_a_fixed_neuron() -> None:
     for weight in network.parameters.weights:
         weight.requires_grad_()
     grad_mask = {2: torch.tensor([1.0, 0.0, 1.0])}
-    forward(spec, network.parameters, torch.rand(6, 4), mode=training(torch.arange(6), rate=0.0, grad_mask=grad_mask)).sum().backward()
+    forward(spec, network.parameters, torch.rand(6, 4), mode=training(torch.arange(6), grad_mask=grad_mask)).sum().backward()
     gradient = network.weight(1).grad
     assert gradient is not None
     assert bool((gradient[1] == 0).all())

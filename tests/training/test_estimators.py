@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from afaf.network.net import Network
+from afaf.network.ops import BatchNorm, ReLU
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import key, uniform_at
@@ -49,8 +51,8 @@ def as_module(network: Network) -> nn.Sequential:
     for l in range(1, network.spec.L):
         join, weight = network.spec.connections(l), network.weight(l)
         layer: Any
-        if join.kind == "conv":
-            layer = nn.Conv2d(join.inputs, join.outputs, join.kernel, dtype=torch.float64)
+        if join.product.maps:
+            layer = nn.Conv2d(join.inputs, join.outputs, math.isqrt(join.block), dtype=torch.float64)
             layer.weight.data = weight.reshape(layer.weight.shape).clone()
         else:
             parts.append(nn.Flatten())
@@ -59,15 +61,15 @@ def as_module(network: Network) -> nn.Sequential:
         layer.bias.data = network.bias(l).clone()
         parts.append(layer)
         for operation in join.then:
-            if operation == "norm":
+            if isinstance(operation, BatchNorm):
                 norm = network.parameters.norms[l + 1]
-                kind = nn.BatchNorm2d if join.kind == "conv" else nn.BatchNorm1d
+                kind = nn.BatchNorm2d if join.product.maps else nn.BatchNorm1d
                 made = kind(join.outputs, dtype=torch.float64)
                 made.weight.data, made.bias.data = norm.gain.clone(), norm.shift.clone()
                 made.running_mean, made.running_var = norm.mean.clone(), norm.var.clone()  # type: ignore[assignment]
                 parts.append(made)
             else:
-                parts.append(nn.ReLU() if operation == "relu" else nn.MaxPool2d(2))
+                parts.append(nn.ReLU() if isinstance(operation, ReLU) else nn.MaxPool2d(2))
     return nn.Sequential(*parts)
 
 
@@ -169,7 +171,7 @@ def test_memory_is_bounded_for_the_papers_network() -> None:
     spec = describe("alexnet", (3, 32, 32), 10)
     at_once = images_at_once(spec)
     for join in spec.joins:
-        if join.kind == "conv":
+        if join.product.maps:
             assert at_once * (join.weights + join.fan_in * join.positions) <= estimators.FLOATS_AT_ONCE
     assert at_once >= 32
 

@@ -6,11 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afaf.network.forward import Norm, Parameters, Training, forward
-from afaf.network.spec import Layer, NetworkSpec, Operation
+from afaf.network.forward import Parameters, Training, forward
+from afaf.network.ops import Norm
+from afaf.network.spec import Layer, NetworkSpec, OperationName
 from afaf.training.folded_trunk import InplaceForward, fold_trunk
 
-OPERATIONS: list[tuple[Operation, ...]] = [
+OPERATIONS: list[tuple[OperationName, ...]] = [
     ("relu",),
     ("relu", "pool"),
     ("relu", "dropout", "pool"),
@@ -31,20 +32,20 @@ def random_parameters(spec: NetworkSpec, dead: float) -> Parameters:
     norms = {
         l + 1: Norm(normal(join.outputs), normal(join.outputs), normal(join.outputs), normal(join.outputs).square() + 0.1)
         for l, join in enumerate(spec.joins, 1)
-        if "norm" in join.then
+        if join.has_norm
     }
     return Parameters(weights, [normal(join.outputs) for join in spec.joins], norms)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(OPERATIONS), min_size=2, max_size=2), st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3))
-def test_without_constants_the_top_is_the_same(then: list[tuple[Operation, ...]], dead: float, last: int) -> None:
+def test_without_constants_the_top_is_the_same(then: list[tuple[OperationName, ...]], dead: float, last: int) -> None:
     hidden = (Layer("conv", 9, then[0]), Layer("conv", 70, then[1]), Layer("dense", 12, ("relu", "dropout")))
-    spec = NetworkSpec("random", (2, 13, 12), hidden, 3)
+    spec = NetworkSpec("random", (2, 13, 12), hidden, 3, dropout=0.3)
     parameters = random_parameters(spec, dead)
     samples = torch.arange(5, dtype=torch.int32)
     images = torch.randn(5, 2, 13, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    mode = Training(0.3, {layer: (layer, 7) for layer in range(2, 5)}, samples, norm_moves=False)
+    mode = Training({layer: (layer, 7) for layer in range(2, 5)}, samples, norm_moves=False)
     expected = forward(spec, parameters, images, mode=mode, last=last)
     still = fold_trunk(spec, parameters, {}, last)
     ahead = InplaceForward(**{**vars(mode), "neurons": still.neurons})

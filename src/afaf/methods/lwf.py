@@ -64,5 +64,5 @@ class LwF(StrengthMethod[LwFOptions]):
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         floats = sum(join.weights + join.outputs for join in spec.joins)
-        floats += sum(4 * join.outputs for join in spec.joins if "norm" in join.then)
+        floats += sum(4 * join.outputs for join in spec.joins if join.has_norm)
         return {"old model": 4 * floats}

@@ -15,12 +15,13 @@ from torch import Tensor
 from afaf.errors import ConfigError, DivergedError
 from afaf.methods.base import Footprint, TaskContext, forward_work
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
+from afaf.network.ops import Size
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.losses import total
 from afaf.training.named import Named, find, keep, protected
-from afaf.training.parameter_importance import Measure, Size, batch_importance, per_sample_importance
+from afaf.training.parameter_importance import Measure, batch_importance, per_sample_importance
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
 from afaf.training.task_data import RngScope
@@ -118,7 +119,7 @@ class PenaltyMethod(StrengthMethod[P]):
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         floats = sum(join.weights + join.outputs for join in spec.joins[:-1])
-        floats += sum(2 * join.outputs for join in spec.joins if "norm" in join.then)
+        floats += sum(2 * join.outputs for join in spec.joins if join.has_norm)
         terms = len(self.lessons(len(outline))) if self.options.blend == "separate" else 1
         return {"importance": 4 * floats * terms, "anchor": 4 * floats * terms}
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.network.forward import EVALUATION, Mode, Norm, Observer, Parameters, forward
+from afaf.network.forward import EVALUATION, Mode, Observer, Parameters, forward
 from afaf.network.ledger import Ledger
+from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import key, uniform_at
 
@@ -33,7 +34,7 @@ class Network:
         self.dtype = dtype
         weights = [torch.zeros(join.shape, dtype=dtype, device=device) for join in spec.joins]
         biases = [self.initial_bias(l) for l in range(1, spec.L)]
-        norms = {l + 1: self._initial_norm(l + 1) for l in range(1, spec.L) if "norm" in spec.connections(l).then}
+        norms = {l + 1: self._initial_norm(l + 1) for l in range(1, spec.L) if spec.connections(l).has_norm}
         self.parameters = Parameters(weights, biases, norms)
         self.snapshots: dict[int, Snapshot] = {}
 

@@ -7,14 +7,16 @@ neuron. Numbers count from 1, as in the paper: `spec.layer(4)` is the neuron lay
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 from afaf.errors import ConfigError
+from afaf.network.ops import OPERATIONS, Convolution, Dense, Dropout, Operation, Product
 
-Operation = Literal["relu", "dropout", "pool", "norm"]
+OperationName = Literal["relu", "dropout", "pool", "norm"]
 Group = Literal["input", "conv", "fc", "output", "classes"]
 
 
@@ -24,8 +26,15 @@ class Layer:
 
     kind: Literal["conv", "dense"]
     neurons: int
-    then: tuple[Operation, ...] = ("relu",)
+    then: tuple[OperationName, ...] = ("relu",)
     kernel: int = 3  # of a convolution: stride 1, no padding
+
+    @property
+    def product(self) -> Product:
+        return Convolution(self.kernel) if self.kind == "conv" else Dense()
+
+    def operations(self, dropout: float) -> tuple[Operation, ...]:
+        return tuple(Dropout(dropout) if name == Dropout.name else OPERATIONS[name]() for name in self.then)
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,10 @@ class Connections:
     """W_l: (outputs, inputs, block) weights, and what happens to the neurons it leads into."""
 
     name: str
-    kind: Literal["conv", "dense"]
+    product: Product
     inputs: int
     outputs: int
     block: int
-    kernel: int
     positions: int  # places the block is applied at: output positions of a convolution, 1 of a dense layer
     then: tuple[Operation, ...]
     group: Group  # which density applies
@@ -63,6 +71,10 @@ class Connections:
     @property
     def shape(self) -> tuple[int, int, int]:
         return (self.outputs, self.inputs, self.block)
+
+    @property
+    def has_norm(self) -> bool:
+        return any(operation.has_norm for operation in self.then)
 
 
 @dataclass(frozen=True)
@@ -123,30 +135,21 @@ def _chain(spec: NetworkSpec) -> tuple[tuple[NeuronLayer, ...], tuple[Connection
     size, height, width = _input(spec)
     layers = [NeuronLayer("input", size, "input", height * width)]
     joins: list[Connections] = []
-    counts = {"conv": 0, "dense": 0}
+    counts = Counter[str]()
     for index, hidden in enumerate(spec.hidden):
-        counts[hidden.kind] += 1
-        name = f"{hidden.kind} {counts[hidden.kind]}"
-        last = index == len(spec.hidden) - 1
-        group: Group = "output" if last else "conv" if hidden.kind == "conv" else "fc"
-        below = layers[-1]
-        density_group = group if below.group == "input" else below.group
-        if hidden.kind == "conv":
-            height, width = height - hidden.kernel + 1, width - hidden.kernel + 1
-            _must_be_positive(spec, name, height, width)
-            places, block, kernel = height * width, hidden.kernel**2, hidden.kernel
-        else:
-            places, block, kernel = 1, below.positions, 1
-            height = width = 1
-        joins.append(
-            Connections(f"W_{len(layers)}", hidden.kind, below.size, hidden.neurons, block, kernel, places, hidden.then, density_group)
-        )
-        if "pool" in hidden.then:
-            height, width = height // 2, width // 2
-            _must_be_positive(spec, name, height, width)
+        product, then, below = hidden.product, hidden.operations(spec.dropout), layers[-1]
+        counts[product.name] += 1
+        name = f"{product.name} {counts[product.name]}"
+        group: Group = "output" if index == len(spec.hidden) - 1 else product.group
+        block = product.block(below.positions)
+        height, width = _fitting(spec, name, product.output_size(height, width))
+        density = group if below.group == "input" else below.group
+        joins.append(Connections(f"W_{len(layers)}", product, below.size, hidden.neurons, block, height * width, then, density))
+        for operation in then:
+            height, width = _fitting(spec, name, operation.output_size(height, width))
         layers.append(NeuronLayer(name, hidden.neurons, group, height * width))
     below = layers[-1]
-    joins.append(Connections(f"W_{len(layers)}", "dense", below.size, spec.n_classes, below.positions, 1, 1, (), "output"))
+    joins.append(Connections(f"W_{len(layers)}", Dense(), below.size, spec.n_classes, below.positions, 1, (), "output"))
     layers.append(NeuronLayer("classes", spec.n_classes, "classes", 1))
     return tuple(layers), tuple(joins)
 
@@ -154,7 +157,7 @@ def _chain(spec: NetworkSpec) -> tuple[tuple[NeuronLayer, ...], tuple[Connection
 def _input(spec: NetworkSpec) -> tuple[int, int, int]:
     if not spec.hidden:
         raise ConfigError(f"network '{spec.name}' has no hidden layer")
-    if spec.hidden[0].kind == "dense":  # every pixel is a neuron of the input
+    if not spec.hidden[0].product.maps:  # every pixel is a neuron of the input
         return prod(spec.input_shape), 1, 1
     if len(spec.input_shape) == 1:
         features = spec.input_shape[0]
@@ -163,10 +166,11 @@ def _input(spec: NetworkSpec) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _must_be_positive(spec: NetworkSpec, name: str, height: int, width: int) -> None:
-    if height < 1 or width < 1:
-        size = "x".join(map(str, spec.input_shape[1:]))
+def _fitting(spec: NetworkSpec, name: str, size: tuple[int, int]) -> tuple[int, int]:
+    if min(size) < 1:
+        pixels = "x".join(map(str, spec.input_shape[1:]))
         raise ConfigError(
-            f"images of {size} pixels do not fit network '{spec.name}': nothing is left at {name}; "
+            f"images of {pixels} pixels do not fit network '{spec.name}': nothing is left at {name}; "
             "use larger images, or network.name=small-cnn or mlp"
         )
+    return size

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from afaf.errors import ConfigError, unknown
-from afaf.network.spec import Layer, NetworkSpec, Operation
+from afaf.network.spec import Layer, NetworkSpec, OperationName
 
 Norm = Literal["none", "batch"]
 DropoutAt = Literal["code", "paper"]
@@ -42,14 +42,14 @@ def alexnet(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
 
 def small_cnn(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
     """Two convolutions and two dense layers: for 8x8 digits on a laptop, and for pictures of what the method does."""
-    after_pool: tuple[Operation, ...] = ("relu", "pool", "norm") if norm == "batch" else ("relu", "pool")
-    dense: tuple[Operation, ...] = ("relu",) if norm == "batch" else ("relu", "dropout")
+    after_pool: tuple[OperationName, ...] = ("relu", "pool", "norm") if norm == "batch" else ("relu", "pool")
+    dense: tuple[OperationName, ...] = ("relu",) if norm == "batch" else ("relu", "dropout")
     return (Layer("conv", 32), Layer("conv", 64, after_pool), Layer("dense", 256, dense), Layer("dense", 256, dense))
 
 
 def mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
     """Two dense layers, for vectors and small images."""
-    then: tuple[Operation, ...] = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
+    then: tuple[OperationName, ...] = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
     return (Layer("dense", 400, then), Layer("dense", 400, then))
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from afaf.network.forward import Norm, Parameters
+from afaf.network.forward import Parameters, forward
+from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
@@ -96,10 +96,9 @@ class InferenceModule(nn.Module):
         scale, shift = inference.scale_and_shift()
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
+        self.norm_layers = tuple(inference.parameters.norms)
         for l, (weight, bias) in enumerate(zip(inference.parameters.weights, inference.parameters.biases, strict=True), 1):
-            join = inference.spec.connections(l)
-            shaped = weight.reshape(*weight.shape[:2], join.kernel, join.kernel) if join.kind == "conv" else weight.flatten(1)
-            self.register_buffer(f"weight_{l}", shaped.contiguous())
+            self.register_buffer(f"weight_{l}", weight)
             self.register_buffer(f"bias_{l}", bias)
         for layer, norm in inference.parameters.norms.items():
             for name, tensor in norm.tensors().items():
@@ -111,23 +110,13 @@ class InferenceModule(nn.Module):
             h = h.permute(0, 3, 1, 2)
             if h.shape[1] != self.channels:
                 h = h.expand(-1, self.channels, -1, -1)
-        for l in range(1, self.spec.L):
-            h = self._neurons_above(l, h)
-        return h, torch.softmax(h / self.temperature, 1)
+        logits = forward(self.spec, self.numbers(), h)
+        return logits, torch.softmax(logits / self.temperature, 1)
 
-    def _neurons_above(self, l: int, h: Tensor) -> Tensor:
-        join = self.spec.connections(l)
-        weight, bias = getattr(self, f"weight_{l}"), getattr(self, f"bias_{l}")
-        h = F.conv2d(h, weight, bias) if join.kind == "conv" else F.linear(h.flatten(1), weight, bias)
-        for operation in join.then:
-            if operation == "relu":
-                h = F.relu(h)
-            elif operation == "pool":
-                h = F.max_pool2d(h, 2)
-            elif operation == "norm":
-                gain, shift, mean, var = (getattr(self, f"norm_{l + 1}_{name}") for name in ("gain", "shift", "mean", "var"))
-                h = F.batch_norm(h, mean, var, gain, shift, training=False)
-        return h
+    def numbers(self) -> Parameters:
+        weights, biases = ([getattr(self, f"{kind}_{l}") for l in range(1, self.spec.L)] for kind in ("weight", "bias"))
+        norms = {l: Norm(*(getattr(self, f"norm_{l}_{name}") for name in ("gain", "shift", "mean", "var"))) for l in self.norm_layers}
+        return Parameters(weights, biases, norms)
 
 
 def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:

@@ -14,7 +14,6 @@ from afaf.storage.compacted import Inference
 from afaf.version import __version__
 
 OPSET, IR = 17, 9  # read by ONNX Runtime 1.14 and later
-EPSILON = 1e-5  # of batch norm, PyTorch's default
 
 
 def need(name: str) -> Any:
@@ -97,26 +96,8 @@ def _as_floats(graph: Graph, h: str) -> str:
 def _layers(graph: Graph, inference: Inference, h: str) -> str:
     spec, parameters = inference.spec, inference.parameters
     for l in range(1, spec.L):
-        join, weight = spec.connections(l), parameters.weights[l - 1]
-        bias = graph.constant(f"bias_{l}", parameters.biases[l - 1])
-        if join.kind == "conv":
-            kernels = graph.constant(f"weight_{l}", weight.reshape(*weight.shape[:2], join.kernel, join.kernel))
-            h = graph.node("Conv", h, kernels, bias, kernel_shape=[join.kernel, join.kernel])
-        else:
-            h = graph.node("Flatten", h, axis=1)
-            h = graph.node("Gemm", h, graph.constant(f"weight_{l}", weight.flatten(1)), bias, transB=1)
+        join = spec.connections(l)
+        h = join.product.export(graph, h, parameters.weights[l - 1], parameters.biases[l - 1], l)
         for operation in join.then:
-            h = _operation(graph, inference, operation, l + 1, h)
+            h = operation.export(graph, h, parameters.norms.get(l + 1), l + 1)
     return h
-
-
-def _operation(graph: Graph, inference: Inference, operation: str, layer: int, h: str) -> str:
-    if operation == "relu":
-        return graph.node("Relu", h)
-    if operation == "pool":
-        return graph.node("MaxPool", h, kernel_shape=[2, 2], strides=[2, 2])
-    if operation == "norm":
-        norm = inference.parameters.norms[layer]
-        numbers = [graph.constant(f"norm_{layer}_{name}", tensor) for name, tensor in norm.tensors().items()]
-        return graph.node("BatchNormalization", h, *numbers, epsilon=EPSILON)
-    return h  # dropout is for learning

@@ -13,10 +13,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from afaf.network.forward import Norm
 from afaf.network.ledger import Allocation, ClassAllocation, Neurons, Unit
 from afaf.network.net import Network, Snapshot
-from afaf.network.spec import Layer, NetworkSpec, Operation
+from afaf.network.ops import OPERATIONS, Norm
+from afaf.network.spec import Layer, NetworkSpec
 from afaf.storage.container import DTYPES, NAMES, Entries, Entry
 from afaf.training.learner import Learner
 
@@ -174,7 +174,7 @@ class Description:
 
     @property
     def norm_layers(self) -> list[int]:
-        return [l + 1 for l in range(1, self.spec.L) if "norm" in self.spec.connections(l).then]
+        return [l + 1 for l in range(1, self.spec.L) if self.spec.connections(l).has_norm]
 
 
 def parse_spec(data: Mapping[str, Any]) -> NetworkSpec:
@@ -182,7 +182,7 @@ def parse_spec(data: Mapping[str, Any]) -> NetworkSpec:
     layers = []
     for hidden in data["hidden"]:
         then = tuple(hidden["then"])
-        _must(hidden["kind"] in ("conv", "dense") and set(then) <= set(get_args(Operation)), "layer")
+        _must(hidden["kind"] in ("conv", "dense") and set(then) <= set(OPERATIONS), "layer")
         layers.append(Layer(hidden["kind"], whole(hidden["neurons"], 1), then, whole(hidden["kernel"], 1, 1 << 12)))
     shape, dropout = wholes(data["input_shape"], 1), data["dropout"]
     _must(len(shape) in (1, 3) and isinstance(data["name"], str), "network")

@@ -18,8 +18,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from afaf.network.forward import Parameters, forward
-from afaf.network.spec import Operation
+from afaf.network.forward import Operations, Parameters, forward
 from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import dead_neurons, round_to, rounded_up
 from afaf.training.learner import Learner
@@ -179,7 +178,7 @@ class Trunk:
         self.batch_size = TRUNK_BATCH if data.device.type == "cpu" else TRUNK_BATCH_GPU
         self.folded = work.folded_trunk()
         self.cached: Tensor | None = None  # features of the whole task, up to the dropout that follows them
-        if work.entry > 1 and not data.augments and self._dropout_only_at_the_top(work):
+        if work.entry > 1 and not data.augments and self._random_only_at_the_top(work):
             everything = torch.arange(len(data), device=data.device)
             first = neurons_last(self._lower(work, everything[:1]))
             if first.numel() * first.element_size() * len(data) <= cache_bytes:
@@ -220,7 +219,7 @@ class Trunk:
     @torch.no_grad()
     def _upper(self, work: Workspace, samples: Tensor, features: Tensor, scope: RngScope) -> Tensor:
         """From the dropout at the trunk's top on."""
-        _, upper = _around_dropout(work.spec.connections(self.entry - 1).then)
+        _, upper = _around_random(work.spec.connections(self.entry - 1).then)
         mode = work.trunk_mode(scope, samples, self.folded.neurons)
         return self.folded.whole(mode.operate(upper, self.entry, neurons_second(features), self.folded.parameters.norms))
 
@@ -228,13 +227,13 @@ class Trunk:
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
         """Up to the dropout at the trunk's top, without any: the same at every moment."""
         top = work.spec.connections(self.entry - 1)
-        lower, _ = _around_dropout(top.then)
+        lower, _ = _around_random(top.then)
         mode = work.trunk_mode(RngScope(0, work.plan.task), samples, self.folded.neurons)
         images, parameters = self.data.batch(samples)[0], self.folded.parameters
         return forward(work.spec, parameters, images, mode=mode, last=self.entry - 1, last_operations=lower)
 
-    def _dropout_only_at_the_top(self, work: Workspace) -> bool:
-        return all("dropout" not in work.spec.connections(l).then for l in range(1, self.entry - 1))
+    def _random_only_at_the_top(self, work: Workspace) -> bool:
+        return not any(operation.random for l in range(1, self.entry - 1) for operation in work.spec.connections(l).then)
 
 
 def neurons_last(h: Tensor) -> Tensor:
@@ -246,6 +245,7 @@ def neurons_second(h: Tensor) -> Tensor:
     return h.permute(0, 3, 1, 2) if h.dim() == 4 else h
 
 
-def _around_dropout(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-    place = operations.index("dropout") if "dropout" in operations else len(operations)
+def _around_random(operations: Operations) -> tuple[Operations, Operations]:
+    """The operations before the first one that draws random numbers, and from there on."""
+    place = next((i for i, operation in enumerate(operations) if operation.random), len(operations))
     return operations[:place], operations[place:]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.forward import EVALUATION, Norm, Observer, Parameters, Training
-from afaf.network.spec import Connections, NetworkSpec, Operation
+from afaf.network.forward import Observer, Operations, Parameters, Training
+from afaf.network.ops import Norm, Operation, relu_late
+from afaf.network.spec import Connections, NetworkSpec
 
 ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
 ROUND_TO_GPU = 16
@@ -55,8 +55,8 @@ def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tenso
         if len(reached) == len(biases[l - 1]):
             continue
         varying = reached
-        constant = after(operations, layer, biases[l - 1], norms).index_fill(0, reached, 0)
-        if "dropout" in operations and spec.dropout > 0:
+        constant = of_constant(operations, biases[l - 1], norms.get(layer)).index_fill(0, reached, 0)
+        if any(operation.random for operation in operations):
             varying, constant = torch.cat([reached, torch.nonzero(constant).flatten()]), torch.zeros_like(constant)
         weights[l - 1], biases[l - 1] = weights[l - 1][reached], biases[l - 1][varying]
         neurons[layer] = there[layer][varying] if layer in there else varying
@@ -75,14 +75,15 @@ def dead_neurons(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
     """Whether a neuron of layer l is 0 for every image: nothing leads into it, and nothing comes of its bias."""
     if l == 1:
         return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
-    value = after(spec.connections(l - 1).then, l, parameters.biases[l - 2], parameters.norms)
+    value = of_constant(spec.connections(l - 1).then, parameters.biases[l - 2], parameters.norms.get(l))
     return (value == 0) & ~parameters.weights[l - 2].flatten(1).any(dim=1)
 
 
-def after(operations: tuple[Operation, ...], layer: int, value: Tensor, norms: dict[int, Norm]) -> Tensor:
-    """What becomes of neurons that have one value everywhere, if none of it is dropped. A pool changes nothing about them."""
-    others = tuple(operation for operation in operations if operation != "pool")
-    return EVALUATION.operate(others, layer, value[None], norms)[0]
+def of_constant(operations: Operations, value: Tensor, norm: Norm | None) -> Tensor:
+    """The result of the operations for neurons that have one value everywhere, if nothing is dropped."""
+    for operation in operations:
+        value = operation.of_constant(value, norm)
+    return value
 
 
 def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
@@ -104,8 +105,7 @@ def rounded_up(there: Tensor, to: int) -> Tensor:
 
 @dataclass
 class InplaceForward(Training):
-    """Training where nobody asks for gradients: what it is given changes in place, and ReLU, which commutes with both, waits for
-    dropout and pool. Neurons without a row in W_l have their bias."""
+    """Training where nobody needs gradients: values change in place. Neurons without a row in W_l have their bias."""
 
     def reach(self, join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         reached, rest = bias.tensor_split([len(weight)])
@@ -114,27 +114,8 @@ class InplaceForward(Training):
             return z
         return torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)
 
-    def operate(
-        self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
-    ) -> Tensor:
-        waiting = False
-        for operation in operations:
-            if waiting and operation not in ("dropout", "pool"):
-                h, waiting = F.relu_(h), False
-            if operation == "relu":
-                waiting = True
-            elif operation == "pool":
-                h = pooled(h)
-            else:
-                h = super().operate((operation,), layer, h, norms, observe)
-        return F.relu_(h) if waiting else h
+    def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
+        return super().operate(relu_late(operations), layer, h, norms, observe)
 
-    def dropout(self, layer: int, h: Tensor) -> Tensor:
-        return h if self.rate == 0 else h.mul_(self.factors(layer, h))
-
-
-def pooled(h: Tensor) -> Tensor:
-    """The largest of each 2x2 values; `max_pool2d` would note down where they were."""
-    height, width = h.shape[2] // 2 * 2, h.shape[3] // 2 * 2
-    h = torch.maximum(h[:, :, 0:height:2], h[:, :, 1:height:2])
-    return torch.maximum(h[..., 0:width:2], h[..., 1:width:2])
+    def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
+        return operation.train_inplace(h, norm, layer, self)

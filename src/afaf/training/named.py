@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from afaf.network.forward import Norm, Parameters
+from afaf.network.forward import Parameters
+from afaf.network.ops import Norm
 
 Named = dict[str, Tensor]
 

@@ -21,9 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.forward import Mode, Norm, Parameters, Training, forward
+from afaf.network.forward import Mode, Parameters, Training, forward
 from afaf.network.net import Network
-from afaf.network.spec import Connections, NetworkSpec
+from afaf.network.ops import EPSILON, Norm, Operation, Size
+from afaf.network.spec import NetworkSpec
 from afaf.randomness import Key, uniform_at
 from afaf.training.named import Named, protected
 from afaf.training.task_data import RngScope, TaskData
@@ -35,12 +36,10 @@ class Measure(Protocol):
     def __call__(self, logits: Tensor, true: Tensor, samples: Tensor) -> Tensor: ...
 
 
-Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
 Labels = Literal["model", "true", "sampled"]
 
 FLOATS_AT_ONCE = 1 << 25  # gradients of single images held at a time: 128 MiB of float32
 BATCHES_AT_ONCE = 32  # whose images are drawn together
-EPSILON = 1e-5  # of batch norm
 
 
 # Measures.
@@ -107,7 +106,7 @@ def per_sample_importance(network: Network, data: TaskData, measure: Measure, si
 
 def images_at_once(spec: NetworkSpec) -> int:
     """How many images' gradients fit: dense layers need none of their own, a convolution a kernel stack and its unfolded input."""
-    needed = [join.weights + join.fan_in * join.positions for join in spec.joins if join.kind == "conv"]
+    needed = [join.product.sample_floats(join.weights, join.fan_in * join.positions) for join in spec.joins]
     return max(1, min(512, FLOATS_AT_ONCE // max([*needed, 1])))
 
 
@@ -122,9 +121,10 @@ class _Watching(Mode):
         self.sums[layer] = z if z.requires_grad else z.requires_grad_()
         return self.sums[layer]
 
-    def norm(self, layer: int, h: Tensor, norm: Norm) -> Tensor:
-        y = super().norm(layer, h, norm)
-        self.normed[layer] = (h, y)
+    def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
+        y = super().apply(operation, layer, h, norm)
+        if operation.has_norm:
+            self.normed[layer] = (h, y)
         return y
 
 
@@ -141,7 +141,8 @@ def _sizes_of_gradients(network: Network, x: Tensor, measure: Callable[[Tensor],
     found: Named = {}
     for l in sums:
         delta = next(deltas)
-        found[f"weight/{l}"] = _weights(spec.connections(l), inputs[l], delta, size)
+        join = spec.connections(l)
+        found[f"weight/{l}"] = join.product.sample_importance(inputs[l], delta, size).reshape(join.shape)
         found[f"bias/{l}"] = size(_over_positions(delta)).sum(0)
     for layer, (entered, _) in watching.normed.items():
         norm, delta = parameters.norms[layer], next(deltas)
@@ -152,24 +153,13 @@ def _sizes_of_gradients(network: Network, x: Tensor, measure: Callable[[Tensor],
     return found
 
 
-def _weights(join: Connections, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
-    """Sum over the images of a(dm/dW_l), where an image's gradient is delta x input, summed over the positions of a convolution.
-
-    Between dense layers a(delta x input) = a(delta) a(input), so the sum over images is one product of matrices.
-    """
-    if join.kind == "dense":
-        return (size(delta).T @ size(inputs.flatten(1))).reshape(join.shape)
-    gradients = torch.bmm(delta.flatten(2), F.unfold(inputs, join.kernel).transpose(1, 2))
-    return size(gradients).sum(0).reshape(join.shape)
-
-
 def _over_positions(delta: Tensor) -> Tensor:
     return delta.flatten(2).sum(2) if delta.dim() > 2 else delta
 
 
 def _training(spec: NetworkSpec, scope: RngScope, samples: Tensor, norm_moves: bool) -> Training:
     keys = {layer: scope.key("dropout", layer) for layer in range(2, spec.L)}
-    return Training(spec.dropout, keys, samples.to(torch.int32), norm_moves=norm_moves)
+    return Training(keys, samples.to(torch.int32), norm_moves=norm_moves)
 
 
 def _leaves(parameters: Parameters) -> Parameters:

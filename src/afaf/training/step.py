@@ -46,7 +46,6 @@ class Workspace:
     def mode(self, scope: RngScope, samples: Tensor) -> Training:
         """How the network behaves for these images at this moment of learning."""
         return Training(
-            rate=self.spec.dropout,
             keys={layer: scope.key("dropout", layer) for layer in range(2, self.spec.L)},
             samples=samples.to(torch.int32),
             grad_mask=self.grad_mask,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.network.forward import Norm, Observer, Training
-from afaf.network.spec import Connections, Operation
+from afaf.network.forward import Observer, Operations, Training
+from afaf.network.ops import FusedKernel, Norm, fuse
+from afaf.network.spec import Connections
 from afaf.training.compact import neurons_last
 from afaf.training.cuda.gradients import Activate, Backward, FirstConvReLU, Product
 from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
-
-FUSIBLE: tuple[tuple[Operation, ...], ...] = (("relu",), ("relu", "dropout"), ("relu", "pool"), ("relu", "dropout", "pool"))
 
 
 @dataclass
@@ -32,45 +31,44 @@ class Fused(Training):
         h: Tensor,
         weight: Tensor,
         bias: Tensor,
-        operations: tuple[Operation, ...],
+        operations: Operations,
         norms: dict[int, Norm],
         observe: Observer | None,
     ) -> Tensor:
-        if operations[:1] != ("relu",):  # nothing to fuse; the bias is added in full precision, products are rounded as all are
+        kernel, rest = fuse(operations, FusedKernel())
+        if not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
             z = self._product(join, layer - 1, h, weight)
-            z = z.flatten(1) if join.kind == "dense" else z.permute(0, 3, 1, 2)
+            z = z.flatten(1) if not join.product.maps else z.permute(0, 3, 1, 2)
             if layer == self.without_bias:
                 return z
             z = z + bias.view(-1, *[1] * (z.dim() - 2))
             return super().operate(operations, layer, self.cut(layer, z), norms, observe)
-        together = next(n for n in (3, 2, 1) if operations[:n] in FUSIBLE)
-        if layer == 2 and operations[:together] == ("relu",) and join.kind != "dense" and can_fuse_first_conv(h, weight):
+        if layer == 2 and kernel == FusedKernel(relu=True) and join.product.maps and can_fuse_first_conv(h, weight):
             maps: Tensor = FirstConvReLU.apply(h, weight, bias, self.grad_mask.get(layer), self.backward)  # type: ignore[no-untyped-call]
-            return self.operate(operations[1:], layer, maps.permute(0, 3, 1, 2), norms, observe)
-        activation = self._activate(operations[:together], layer, self._product(join, layer - 1, h, weight), bias)
-        return self.operate(operations[together:], layer, activation, norms, observe)
+            return self.operate(rest, layer, maps.permute(0, 3, 1, 2), norms, observe)
+        activation = self._activate(kernel, layer, self._product(join, layer - 1, h, weight), bias)
+        return self.operate(rest, layer, activation, norms, observe)
 
-    def operate(
-        self, operations: tuple[Operation, ...], layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None
-    ) -> Tensor:
-        if operations == ("dropout", "pool") and layer in self.positive:  # another ReLU changes nothing
-            return self._activate(operations, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
+    def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
+        kernel, rest = fuse(operations, FusedKernel(relu=True))
+        if not rest and kernel.dropout and kernel.pool and layer in self.positive:  # another ReLU changes nothing
+            return self._activate(kernel, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
         return super().operate(operations, layer, h, norms, observe)
 
     def _product(self, join: Connections, l: int, h: Tensor, compute_weight: Tensor) -> Tensor:
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
-        maps = join.kind != "dense"
+        maps = join.product.maps
         factor = h.to(compute_weight.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(compute_weight.dtype)
         z: Tensor = Product.apply(factor, compute_weight, maps, l, self.backward)  # type: ignore[no-untyped-call]
         return z if maps else z[:, None, None, :]
 
-    def _activate(self, operations: tuple[Operation, ...], layer: int, z: Tensor, bias: Tensor) -> Tensor:
+    def _activate(self, kernel: FusedKernel, layer: int, z: Tensor, bias: Tensor) -> Tensor:
         draw = None
-        if "dropout" in operations and self.rate:
+        if kernel.dropout:
             key = self.keys[layer]
             assert isinstance(key, Tensor)
-            draw = Draw(key, self.samples, self.neurons[layer], self.rate)
+            draw = Draw(key, self.samples, self.neurons[layer], kernel.dropout)
         h: Tensor = Activate.apply(
-            z, bias, self.grad_mask.get(layer), draw, "pool" in operations, layer in self.seen_by_dense, layer - 1, self.backward
+            z, bias, self.grad_mask.get(layer), draw, kernel.pool, layer in self.seen_by_dense, layer - 1, self.backward
         )  # type: ignore[no-untyped-call]
         return h.flatten(1) if h.shape[1:3] == (1, 1) and z.shape[1:3] == (1, 1) else h.permute(0, 3, 1, 2)

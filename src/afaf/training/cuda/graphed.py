@@ -97,7 +97,7 @@ class GraphRunner:
         self.work = MixedPrecisionWorkspace.of(work, dtype) if kernels.available(self.device) else work
         self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
-        self.maps = work.entry > 1 and work.spec.connections(work.entry).kind != "dense"  # that the trunk ends in, for the steps
+        self.maps = work.entry > 1 and work.spec.connections(work.entry).product.maps  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
         sizes = {self.batch_size, len(data) % self.batch_size}

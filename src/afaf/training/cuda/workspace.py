@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from afaf.network.forward import Parameters, Training, forward
+from afaf.network.ops import FusedKernel, fuse
 from afaf.training.cuda.fused import Fused
 from afaf.training.cuda.gradients import Backward, FusedCrossEntropy
 from afaf.training.cuda.kernels import (
@@ -85,15 +86,15 @@ class MixedPrecisionWorkspace(Workspace):
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
         """Whether few connections of many weights are the task's, and a step moves them by the gradient of their product alone."""
         connection, plan = self.spec.connections(l), self.plan
-        long = connection.kind == "dense" and connection.block >= LONG and moving.shape[2] == 1
+        long = not connection.product.maps and connection.block >= LONG and moving.shape[2] == 1
         same_number = plan.rewire is None or plan.rewire_repeats
         return long and same_number and plan.clip is None and type(plan.loss) is CrossEntropy and bool(0 < moving.mean() < FEW)
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
-        if self.spec.connections(l).kind == "dense":
-            return tensor.contiguous()
-        return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
+        if self.spec.connections(l).product.maps:
+            return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
+        return tensor.contiguous()
 
     def _laid_out_springs(self, part: Any) -> Any:
         if isinstance(part, Total):
@@ -219,16 +220,16 @@ class MixedPrecisionWorkspace(Workspace):
 
     def _mode(self, keys: Tensor, samples: Tensor) -> Fused:
         by_layer = dict(enumerate(keys))
-        dense = frozenset(l for l in range(2, self.spec.L) if self.spec.connections(l).kind == "dense" and self.spec.layer(l).positions > 1)
+        maps = [l for l in range(2, self.spec.L) if self.spec.layer(l).positions > 1]
+        dense = frozenset(l for l in maps if not self.spec.connections(l).product.maps)
         return Fused(
-            self.spec.dropout,
             by_layer,
             samples.to(torch.int32),
             self.grad_mask,
             self.plan.norm_moves,
             self.neurons,
             seen_by_dense=dense,
-            positive=frozenset(l + 1 for l in range(1, self.spec.L) if self.spec.connections(l).then[:2] == ("relu", "dropout")),
+            positive=frozenset(l + 1 for l in range(1, self.spec.L) if fuse(self.spec.connections(l).then, FusedKernel())[0].dropout),
         )
 
     def as_read(self, live: Parameters) -> Parameters:
