@@ -6,7 +6,7 @@ The bound of a comparison is 0; where the text says "much" or "dramatically", th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from afaf.report.measured import BySeed, Shape
 from afaf.sweeps.store import Line
@@ -27,6 +27,12 @@ class Claim:
     where: str
     check: Callable[[Measured], list[Part]]
     most: bool = False  # the sentence speaks of most cases, not of all
+
+    def judged(self, measured: Measured) -> list[Part]:
+        """Its comparisons, each beside the difference that the paper prints, where it prints one."""
+        printed = [part.found.mean if part.found and part.found.mean > part.bound else None for part in self.check(Printed())]
+        parts = self.check(measured)
+        return [replace(part, printed=one) for part, one in zip(parts, printed, strict=True)] if len(printed) == len(parts) else parts
 
     def verdict(self, parts: Iterable[Part]) -> str:
         return overall(parts, self.most)
@@ -53,6 +59,8 @@ class Printed(Measured):
             if shape.method == "afaf" and paper()["variants"][variant]["settings"] == shape.settings
         ]
         tables += [paper()["table-10"].get(shape.stream, {}).get(shape.method, {}) if not shape.settings else {}]
+        if shape.settings == RANDOM and metric == "acc" and shape.stream in paper()["text"]["random"]:  # the text prints the difference
+            return {0: paper()["table-2"][shape.stream]["afaf"]["acc"][0] - paper()["text"]["random"][shape.stream]}
         return next(({0: table[metric][0]} for table in tables if metric in table), {})
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from afaf.report.measured import BySeed, Shape, minus
-from paper.judgement import Part, part
+from afaf.report.measured import Shape
+from paper.judgement import Part, Terms, less, part
 from paper.measured import Measured, costs
 from paper.printed import method_title, title_of
 from paper.settings import BASELINES, REGULARISERS, STREAMS
@@ -16,8 +16,12 @@ MUCH = 10.0  # points: what is taken for "much", "dramatically" and "fail"
 METRICS = {"acc": "ACC", "bwt": "BWT", "la": "LA", "la_reusing": "LA on the tasks that reuse"}
 
 
-def method_difference(m: Measured, stream: str, a: str, b: str, metric: str) -> BySeed:
-    return minus(m.values(Shape(stream, a), metric), m.values(Shape(stream, b), metric))
+def of(m: Measured, stream: str, method: str, metric: str) -> Terms:
+    return [(1, m.values(Shape(stream, method), metric))]
+
+
+def method_difference(m: Measured, stream: str, a: str, b: str, metric: str) -> Terms:
+    return less(of(m, stream, a, metric), of(m, stream, b, metric))
 
 
 def afaf_above(metric: str, others: Iterable[str]) -> Callable[[Measured], list[Part]]:
@@ -35,7 +39,7 @@ def lower_on_sim(metric: str) -> Callable[[Measured], list[Part]]:
         return [
             part(
                 f"{method_title(method)}: {METRICS[metric]} on split-CIFAR10 less sim-CIFAR10",
-                minus(m.values(Shape("split-cifar10", method), metric), m.values(Shape("sim-cifar10", method), metric)),
+                less(of(m, "split-cifar10", method, metric), of(m, "sim-cifar10", method, metric)),
             )
             for method in (*BASELINES, "afaf")
         ]
@@ -46,11 +50,11 @@ def lower_on_sim(metric: str) -> Callable[[Measured], list[Part]]:
 def most_robust(m: Measured) -> list[Part]:
     """AFAF loses least from split- to sim-CIFAR10."""
 
-    def loss(method: str) -> BySeed:
-        return minus(m.values(Shape("split-cifar10", method), "acc"), m.values(Shape("sim-cifar10", method), "acc"))
+    def loss(method: str) -> Terms:
+        return less(of(m, "split-cifar10", method, "acc"), of(m, "sim-cifar10", method, "acc"))
 
     return [
-        part(f"ACC lost from split- to sim-CIFAR10: {method_title(method)} less AFAF", minus(loss(method), loss("afaf")))
+        part(f"ACC lost from split- to sim-CIFAR10: {method_title(method)} less AFAF", less(loss(method), loss("afaf")))
         for method in BASELINES
     ]
 
@@ -109,7 +113,7 @@ def gap_grows(m: Measured) -> list[Part]:
             for shorter in ("split-cifar10", "sim-cifar10"):
                 gaps = [method_difference(m, stream, method, "packnet", "acc") for stream in (longer, shorter)]
                 text = f"gap between {method_title(method)} and PackNet on {title_of(longer)} less on {title_of(shorter)}"
-                parts.append(part(text, minus(*gaps)))
+                parts.append(part(text, less(*gaps)))
     return parts
 
 

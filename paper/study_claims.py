@@ -9,8 +9,8 @@ import numpy as np
 
 from afaf.report.measured import BySeed, Shape, minus
 from afaf.sweeps.store import Line
-from paper.judgement import Part, part
-from paper.main_claims import METRICS, MUCH, method_difference
+from paper.judgement import Part, less, part
+from paper.main_claims import METRICS, MUCH, method_difference, of
 from paper.measured import Measured, costs
 from paper.printed import title_of
 from paper.settings import DENSER, LAST, LOWEST, PAIRS, RANDOM, SMALL, STUDIED
@@ -137,11 +137,9 @@ def levels(m: Measured) -> list[Part]:
     """PackNet is good in task-IL, and loses more from there to class-IL than AFAF, which is above it in class-IL."""
     parts = []
     for stream in STUDIED:
-        packnet = Shape(stream, "packnet")
-        lost = minus(m.values(packnet, "acc_task_il"), m.values(packnet, "acc"))
-        mine = minus(m.values(Shape(stream, "afaf"), "acc_task_il"), m.values(Shape(stream, "afaf"), "acc"))
-        parts.append(part(f"{title_of(stream)}: task-IL ACC of PackNet", m.values(packnet, "acc_task_il"), GOOD_IN_TASK_IL))
-        parts.append(part(f"{title_of(stream)}: what PackNet loses from task-IL to class-IL less what AFAF loses", minus(lost, mine)))
+        lost, mine = (less(of(m, stream, method, "acc_task_il"), of(m, stream, method, "acc")) for method in ("packnet", "afaf"))
+        parts.append(part(f"{title_of(stream)}: task-IL ACC of PackNet", of(m, stream, "packnet", "acc_task_il"), GOOD_IN_TASK_IL))
+        parts.append(part(f"{title_of(stream)}: what PackNet loses from task-IL to class-IL less what AFAF loses", less(lost, mine)))
         parts.append(part(f"{title_of(stream)}: class-IL ACC of AFAF less PackNet", method_difference(m, stream, "afaf", "packnet", "acc")))
     return parts
 
