@@ -11,7 +11,7 @@ from paper import claims_page, studies, summary, tables
 from paper.evidence import Evidence
 from paper.figures import draw_all
 
-BACK = "Written by `python -m paper` from [results](results) alone. [REPRODUCTION.md](../REPRODUCTION.md) is the short version.\n"
+BACK = "Written by `python -m paper` from [paper/results](../paper/results) alone. [REPRODUCTION.md](../REPRODUCTION.md) is the short version.\n"
 
 
 def texts(e: Evidence, drawn: Iterable[str]) -> dict[str, str]:
