@@ -23,6 +23,7 @@ from rich.table import Table
 from afaf.runs import runner
 from afaf.runs.checkpoint import Checkpoints
 from afaf.runs.device import device_name, find_device
+from afaf.runs.job import Job
 from afaf.runs.progress import Position, Progress
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Stream
@@ -76,7 +77,7 @@ def measure(stream: Stream, method: str, kind: str, epochs: int | None, device: 
     settings = {**KINDS[kind], **({} if epochs is None else {"learn.epochs": epochs})}
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        results = runner.run(stream, method, device=str(device), out=Path(folder) / "run", settings=settings)
+        results = runner.run(Job(stream, method, device=str(device), out=Path(folder) / "run", settings=settings))
         seconds = time.perf_counter() - started
         size = sum(path.stat().st_size for path in (Path(folder) / "run" / "checkpoints").iterdir())
     return {"kind": kind, "seconds": seconds, "stalled": Timed.stalled, "taken": Timed.taken, "bytes_kept": size, "acc": results.acc}

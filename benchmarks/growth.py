@@ -27,7 +27,7 @@ from afaf.evaluation.predict import EvaluateSettings, score_task
 from afaf.methods.base import TaskContext
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
-from afaf.runs.runner import Setup, set_up
+from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Outline
 from afaf.training.engines import Engine, find_engine
 from afaf.training.learner import Learner

@@ -50,7 +50,7 @@ from afaf.network.forward import Training
 from afaf.network.ledger import Allocation
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.runs.runner import set_up
+from afaf.runs.setup import set_up
 from afaf.streams.benchmarks import open_stream, outline_of
 from afaf.streams.tasks import Preparation, Split, Stream, Task
 from afaf.subnets.allocate import Request, Subnetwork

@@ -20,27 +20,27 @@ from rich.console import Console
 from rich.table import Table
 
 from afaf.runs.device import device_name, find_device
+from afaf.runs.events import Event, JobFinished, RunStarted, TaskEnded, raise_failure
+from afaf.runs.job import Job
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener, run
+from afaf.runs.runner import run
 from afaf.streams.benchmarks import open_stream
-from afaf.streams.tasks import Outline
-from afaf.sweeps.executor import Job, LocalExecutor, Watch
+from afaf.sweeps.executor import LocalExecutor
 from benchmarks.provenance import write_results
 
 
-class Clock(Listener):
-    """Seconds of each lesson, learning and judging together."""
+class Clock:
+    """Seconds of each task, learning and evaluation together."""
 
     def __init__(self) -> None:
         self.started = 0.0
         self.lessons: list[float] = []
 
-    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
-        self.started = time.perf_counter()
-
-    def lesson_ended(self, tasks: tuple[int, ...], row: list[float | None], row_task_il: list[float | None]) -> None:
-        now = time.perf_counter()
-        self.lessons.append(now - self.started - sum(self.lessons))
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self.started = time.perf_counter()
+        elif isinstance(event, TaskEnded):
+            self.lessons.append(time.perf_counter() - self.started - sum(self.lessons))
 
 
 def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, seed: int, device: torch.device) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, 
         torch.cuda.reset_peak_memory_stats(device)
     clock = Clock()
     settings = {"learn.epochs": epochs, "run.engine": engine, "run.precision": precision}
-    results = run(stream, method, seed=seed, device=str(device), settings=settings, listener=clock)
+    results = run(Job(stream, method, seed=seed, device=str(device), settings=settings), on_event=clock)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return {
         "stream": stream.name,
@@ -67,28 +67,24 @@ def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, 
     }
 
 
-class Collect(Watch):
-    """The results as they come in."""
-
-    def __init__(self) -> None:
-        self.results: list[Results] = []
-
-    def finished(self, job: Job, results: Results) -> None:
-        self.results.append(results)
-
-
 def measure_together(
     name: str, data: Path | None, method: str, engine: str, precision: str, epochs: int, seeds: int, device: torch.device
 ) -> list[dict[str, Any]]:
     """All seeds at once; the data is loaded, and kernels are compiled in short runs, before the clock starts."""
     settings = {"learn.epochs": epochs, "run.engine": engine, "run.precision": precision}
-    jobs = [Job(name, method, seed, settings) for seed in range(seeds)]
-    executor, watch = LocalExecutor(str(device), data=data, jobs_at_once=seeds), Collect()
-    executor.carry_out([replace(job, settings={**settings, "learn.epochs": 2}) for job in jobs], Watch())
+    jobs = [Job(name, method, seed, settings, data=data) for seed in range(seeds)]
+    executor, finished = LocalExecutor(str(device), jobs_at_once=seeds), list[Results]()
+
+    def collect(event: Event) -> None:
+        raise_failure(event)
+        if isinstance(event, JobFinished):
+            finished.append(event.results)
+
+    executor.carry_out([replace(job, settings={**settings, "learn.epochs": 2}) for job in jobs], raise_failure)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     started = time.perf_counter()
-    executor.carry_out(jobs, watch)
+    executor.carry_out(jobs, collect)
     seconds = (time.perf_counter() - started) / seeds
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return [
@@ -106,7 +102,7 @@ def measure_together(
             "acc_task_il": results.acc_task_il,
             "peak_gpu_bytes": peak,
         }
-        for results in sorted(watch.results, key=lambda results: results.seed)
+        for results in sorted(finished, key=lambda results: results.seed)
     ]
 
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from afaf.methods.base import TaskContext
 from afaf.network.net import Network
 from afaf.runs.device import device_name, find_device
-from afaf.runs.runner import Setup, set_up
+from afaf.runs.setup import Setup, set_up
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.compact import Trunk

@@ -13,9 +13,9 @@ from afaf.evaluation import metrics
 from afaf.report import measured
 from afaf.report.measured import BySeed, Shape
 from afaf.runs.config import Config, build_config
+from afaf.runs.job import Job, method_class
 from afaf.runs.presets import preset_tables
-from afaf.runs.runner import costs as predicted_costs
-from afaf.runs.runner import method_class
+from afaf.runs.setup import costs_of
 from afaf.streams.benchmarks import BENCHMARKS, outline_of
 from afaf.sweeps.store import Line
 
@@ -60,7 +60,7 @@ def begun_apart(lines: Iterable[Line]) -> dict[str, set[str]]:
 @cache
 def costs(stream: str, method: str) -> Costs:
     """The costs of a method with its preset on a built-in stream, without training."""
-    return predicted_costs(stream, method)
+    return costs_of(Job(stream, method))
 
 
 def first_reuse(stream: str) -> int:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from afaf.methods import method_names
+from afaf.runs.job import Job
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.streams.benchmarks import open_stream
@@ -72,7 +73,7 @@ def start_or_resume(method: str, folder: Path) -> None:
     if (folder / "config.json").exists():
         resume(folder)
     else:
-        run("split-digits", method, device="cpu", out=folder, settings={**SETTINGS, **MORE.get(method, {})})
+        run(Job("split-digits", method, device="cpu", out=folder, settings={**SETTINGS, **MORE.get(method, {})}))
 
 
 def baseline(method: str, folder: Path) -> tuple[float, int]:

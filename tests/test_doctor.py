@@ -19,6 +19,7 @@ from afaf.cli.main import app
 from afaf.doctor import examine
 from afaf.errors import RunError
 from afaf.methods import method_names
+from afaf.runs.job import Job
 from afaf.runs.results import Results
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
@@ -34,7 +35,7 @@ STREAM = [2, 2, 2]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    results = run(small_stream(STREAM), "afaf", device="cpu", settings=QUICK)
+    results = run(Job(small_stream(STREAM), "afaf", device="cpu", settings=QUICK))
     assert results.model is not None
     return results.model
 
@@ -42,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.mark.parametrize("method", method_names())
 def test_nothing_is_wrong_with_a_run_that_is_well(method: str, tmp_path: Path) -> None:
     more = {"method.share": 30.0} if method in ("packnet", "isolated") else {}
-    run(small_stream(STREAM), method, device="cpu", out=tmp_path, settings={**QUICK, **more})
+    run(Job(small_stream(STREAM), method, device="cpu", out=tmp_path, settings={**QUICK, **more}))
     diagnosis = examine(tmp_path)
     assert diagnosis.wrong == []
     assert any("model.safetensors" in line for line in diagnosis.sound)
@@ -138,7 +139,7 @@ def doctor(path: Path) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "results.json"])
 def test_a_finished_run_that_was_damaged_is_made_anew_from_its_checkpoint(name: str, tmp_path: Path) -> None:
-    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK))
     expected = found(tmp_path / "run")
     if name == "results.json":
         (tmp_path / "run" / name).write_text("{")
@@ -165,7 +166,7 @@ def spoil(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
-    run(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK))
     return folder
 
 
@@ -263,7 +264,7 @@ def test_old_results_without_newer_fields_are_read(finished: Path, tmp_path: Pat
 
 
 def test_damaged_checkpoints_and_logs_are_found(tmp_path: Path) -> None:
-    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=tmp_path / "run", settings=QUICK))
     (tmp_path / "run" / "results.json").unlink()
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     damage(newest)
@@ -281,7 +282,7 @@ def test_damaged_checkpoints_and_logs_are_found(tmp_path: Path) -> None:
 def test_nothing_good_is_to_be_thrown_away(tmp_path: Path) -> None:
     """A finished run with whole results and a whole model needs nothing, whatever else is damaged; without config.json none can go on."""
     folder = tmp_path / "run"
-    run(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=folder, settings=QUICK))
     damage(sorted((folder / "checkpoints").iterdir())[-1])
     code, told = doctor(folder)
     assert code == 1
@@ -300,7 +301,7 @@ def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_is_told_of_and_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK))
     (tmp_path / "log.jsonl").unlink()
     (tmp_path / "log.jsonl").mkdir()  # which root cannot read either
 
@@ -315,7 +316,7 @@ def test_a_log_that_cannot_be_read_is_told_of_and_the_rest_is_looked_at(tmp_path
 
 
 def test_advice_for_an_unfinished_last_line_of_the_log_makes_the_page_possible_again(tmp_path: Path) -> None:
-    run(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    run(Job(small_stream(STREAM), "afaf", device="cpu", out=tmp_path, settings=QUICK))
     log = tmp_path / "log.jsonl"
     log.write_bytes(log.read_bytes()[:-5])
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 from afaf.version import __version__
 
 if TYPE_CHECKING:
-    from afaf.api import resume, run
+    from afaf.api import costs, resume, run, tune
     from afaf.errors import AfafError
     from afaf.lifelong.estimator import AFAFClassifier
     from afaf.runs.results import Results, Summary
-    from afaf.runs.runner import costs
     from afaf.storage.model_file import Model
     from afaf.streams.benchmarks import open_stream
     from afaf.streams.tasks import Stream, Task
-    from afaf.sweeps.tune import tune
 
 _WHERE = {
     "run": "afaf.api",
     "resume": "afaf.api",
-    "costs": "afaf.runs.runner",
-    "tune": "afaf.sweeps.tune",
+    "costs": "afaf.api",
+    "tune": "afaf.api",
     "open_stream": "afaf.streams.benchmarks",
     "Stream": "afaf.streams.tasks",
     "Task": "afaf.streams.tasks",

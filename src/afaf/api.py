@@ -1,4 +1,4 @@
-"""The package's front door: `afaf.run` learns a stream and, given a folder, leaves everything there, pictures included."""
+"""The public functions: `run` and `resume` learn a stream, `costs` predicts, `tune` chooses a method's trade-off."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from afaf.costing.predict import Costs
 from afaf.methods.base import Method
 from afaf.report.pictures import draw_run
 from afaf.runs import resume as resuming
-from afaf.runs import runner
+from afaf.runs.events import OnEvent, ignore
+from afaf.runs.job import Job
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener
-from afaf.runs.stop import Stop
+from afaf.runs.setup import costs_of
+from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
+from afaf.sweeps.tune import Search, Tuned, tune_job
 
 
 def run(
@@ -26,9 +29,9 @@ def run(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     data: str | Path | None = None,
-    listener: Listener | None = None,
     resume: bool = False,
-    stop: Stop | None = None,
+    on_event: OnEvent = ignore,
+    stop: StopToken | None = None,
 ) -> Results:
     """Learn a stream with a method, task by task, and evaluate on all tasks seen so far after each.
 
@@ -41,17 +44,13 @@ def run(
         config: A TOML file of settings, which override the stream's preset.
         settings: Single settings such as {"learn.epochs": 5}, which override both.
         data: Folder of the published datasets.
-        listener: Is told of each epoch and task.
         resume: Continue the run in `out` if there is one, instead of refusing. A finished run returns its results.
-        stop: When requested from another thread or a signal, the run finishes its epoch, saves, and raises StoppedError.
+        on_event: Called with each event of the run (`afaf.extend` has their types).
+        stop: Once `stop.ask()` was called, by another thread or a signal handler, the run finishes its epoch, saves, and raises
+            StoppedError.
     """
-    given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
-    given |= {"listener": listener, "stop": stop}
-    if resume and out is not None:
-        results = resuming.run_or_resume(stream, method, out=Path(out), **given)
-    else:
-        results = runner.run(stream, method, out=out, **given)
-    return _drawn(results)
+    job = Job(stream, method, seed, settings, config, device, data, out, resume)
+    return _draw(resuming.run_or_resume(job, on_event=on_event, stop=stop))
 
 
 def resume(
@@ -62,8 +61,8 @@ def resume(
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     stream: Stream | None = None,
     method: type[Method[Any]] | None = None,
-    listener: Listener | None = None,
-    stop: Stop | None = None,
+    on_event: OnEvent = ignore,
+    stop: StopToken | None = None,
 ) -> Results:
     """Continue an interrupted run from its newest valid checkpoint. It ends with the same bits as without the interruption.
 
@@ -74,15 +73,52 @@ def resume(
         settings: Only run.checkpoint and run.chunk, which do not affect results.
         stream: Needed again if the run was started with a `Stream` object.
         method: Needed again if the run was started with a `Method` class that is not registered.
-        listener: Is told of each epoch and task.
+        on_event: As in `run`.
         stop: As in `run`.
     """
-    results = resuming.resume(run, device=device, data=data, settings=settings, stream=stream, method=method, listener=listener, stop=stop)
-    return _drawn(results)
+    given: dict[str, Any] = {"device": device, "data": data, "settings": settings, "stream": stream, "method": method}
+    return _draw(resuming.resume(run, on_event=on_event, stop=stop, **given))
 
 
-def _drawn(results: Results) -> Results:
-    """With its pictures in its folder, if it has one."""
+def costs(
+    stream: str | Stream,
+    method: str | type[Method[Any]],
+    *,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | Sequence[str] | None = None,
+    data: str | Path | None = None,
+) -> Costs:
+    """Parameters and FLOPs of a method on a stream, without training; the paper's streams need no data for it."""
+    return costs_of(Job(stream, method, settings=settings, config=config, data=data))
+
+
+def tune(
+    stream: str | Stream,
+    method: str | type[Method[Any]],
+    *,
+    tasks: int = 2,
+    start: float | None = None,
+    decay: float = Search.decay,
+    searches: int = Search.searches,
+    tolerance: float = Search.tolerance,
+    learning_rates: Sequence[float] = (),
+    seed: int = 0,
+    device: str = "auto",
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | Sequence[str] | None = None,
+    data: str | Path | None = None,
+    on_event: OnEvent = ignore,
+) -> Tuned:
+    """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
+
+    Use all `settings` of the result together, with the settings given here: they are the run that was tuned.
+    """
+    job = Job(stream, method, seed, settings, config, device, data)
+    return tune_job(job, Search(start, decay, searches, tolerance), tasks=tasks, learning_rates=learning_rates, on_event=on_event)
+
+
+def _draw(results: Results) -> Results:
+    """Add the pictures to the run's folder, if it has one."""
     if results.run is not None:
         draw_run(Path(results.run))
     return results

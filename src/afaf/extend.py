@@ -12,8 +12,8 @@ from afaf.network.net import Network
 from afaf.network.ops import Norm
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import NETWORKS
+from afaf.runs.events import EpochEnded, Event, RunResumed, RunStarted, TaskEnded, TaskStarted, Warned
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener
 from afaf.streams.tasks import Outline, Preparation, Split, Stream, Task
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
 from afaf.subnets.rewire import Importance
@@ -38,7 +38,9 @@ __all__ = [
     "DenseMethod",
     "DenseOptions",
     "EagerEngine",
+    "EpochEnded",
     "EpochReport",
+    "Event",
     "Footprint",
     "Importance",
     "Layer",
@@ -46,7 +48,6 @@ __all__ = [
     "Learner",
     "LearningPlan",
     "Ledger",
-    "Listener",
     "Loss",
     "LossOver",
     "Method",
@@ -64,6 +65,8 @@ __all__ = [
     "Request",
     "Results",
     "RngScope",
+    "RunResumed",
+    "RunStarted",
     "Settings",
     "SpaceNet",
     "SpaceNetOptions",
@@ -77,6 +80,9 @@ __all__ = [
     "Task",
     "TaskContext",
     "TaskData",
+    "TaskEnded",
+    "TaskStarted",
+    "Warned",
     "allocate_free",
     "allocate_reusing",
     "distillation",

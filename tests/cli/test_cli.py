@@ -22,6 +22,8 @@ from afaf.cli.errors import for_people
 from afaf.cli.main import app, results_table
 from afaf.cli.progress import ProgressDisplay
 from afaf.errors import RunError
+from afaf.runs.events import Warned
+from afaf.runs.job import Job
 from afaf.runs.results import Summary
 
 runner = CliRunner()
@@ -116,7 +118,7 @@ def test_a_taken_folder_is_told_before_the_data_is_read(taken: Path, monkeypatch
     def read(*_: Any, **__: Any) -> None:
         raise AssertionError("the data was read")
 
-    monkeypatch.setattr("afaf.runs.runner.open_stream", read)
+    monkeypatch.setattr("afaf.runs.job.open_stream", read)
     again = runner.invoke(app, ["run", "split-digits", "finetune", "--out", str(taken)])
     assert "already holds a run that was interrupted" in " ".join(again.stderr.split())
     with pytest.raises(RunError, match="already holds"):
@@ -260,7 +262,7 @@ def test_lists_and_version() -> None:
 def test_on_a_terminal_it_shows_tasks_epochs_loss_and_time_left() -> None:
     screen = io.StringIO()
     with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
-        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2, "run.images": 20}, device="cpu", listener=display)
+        afaf.run("split-digits", "finetune", settings={"learn.epochs": 2, "run.images": 20}, device="cpu", on_event=display.on_event)
         display.progress.refresh()
     shown = screen.getvalue()
     for part in ("finetune", "task 5", "loss", "accuracy", "left", "10/10", "after task 1", "8, 9"):
@@ -273,8 +275,8 @@ def test_on_a_terminal_names_are_shown_as_they_are() -> None:
     labels = np.array(["[/b]", "[red]"] * 12)
     stream = afaf.Stream.from_arrays(images, labels, name="folder:photos [/b]")
     with ProgressDisplay(Console(file=screen, force_terminal=True, width=120)) as display:
-        afaf.run(stream, "finetune", settings={"learn.epochs": 1, "network.name": "mlp"}, device="cpu", listener=display)
-        display.warned("[/b] was hardly learned")
+        afaf.run(stream, "finetune", settings={"learn.epochs": 1, "network.name": "mlp"}, device="cpu", on_event=display.on_event)
+        display.on_event(Warned(Job(stream, "finetune"), "[/b] was hardly learned"))
     for part in ("photos [/b]", "[/b], [red]", "[/b] was hardly"):
         assert part in screen.getvalue()
 

@@ -18,7 +18,7 @@ from afaf.lifelong.model import Lifelong
 from afaf.lifelong.settings import LifelongSettings, differences
 from afaf.lifelong.training import Cooling, Progress, class_weights
 from afaf.runs.config import merge
-from afaf.runs.runner import settings_table
+from afaf.runs.job import settings_tables
 from afaf.storage.state import stored_tensors
 from afaf.training.plan import LearningPlan
 from afaf.training.report import EpochReport
@@ -160,7 +160,7 @@ def test_differences_make_one_table_of_another() -> None:
     above = {"a": {"x": 1, "y": {"all": 5}}, "b": {"z": 4, "t": {"all": 3, "k": None}}}
     found = differences(below, above)
     assert found == {"a.y": None, "a.y.all": 5, "b.z": 4, "b.t.k": None}
-    assert reduce(merge, settings_table(None, found), below) == above
+    assert reduce(merge, settings_tables(None, found), below) == above
 
 
 def test_every_class_weighs_the_same_up_to_a_limit() -> None:

@@ -12,7 +12,7 @@ import afaf
 from afaf.errors import CapacityError
 from afaf.methods.base import TaskContext
 from afaf.methods.isolated import Isolated, IsolatedOptions
-from afaf.runs.runner import set_up
+from afaf.runs.setup import set_up
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.settings import SparseSettings

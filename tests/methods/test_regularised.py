@@ -228,7 +228,7 @@ def test_distillation_by_hand() -> None:
 
 def test_strengths_by_name() -> None:
     from afaf.runs.config import parse_set
-    from afaf.runs.runner import set_up
+    from afaf.runs.setup import set_up
     from afaf.streams.benchmarks import outline_of
 
     def strength(*assignments: str, method: str = "ewc", stream: str = "split-cifar10") -> float:

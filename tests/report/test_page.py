@@ -32,7 +32,7 @@ from afaf.runs.records import UnfinishedLine
 from afaf.storage.model_file import Model
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import read_experiment
-from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.sweeps.reproduce import Reproduction
 from afaf.sweeps.store import Store
 from small_worlds import small_spec
 
@@ -57,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'title = "t"\nfeeds = "f"\n[[grid]]\nstreams = ["digit-pairs"]\nmethods = ["afaf", "joint"]\nseeds = 2\n'
         '[grid.variants]\nplain = {}\nrandom = { "learn.epochs" = 2 }\n'
     )
-    Reproduction([read_experiment(folder / "small.toml")], Store(folder), LocalExecutor("cpu"), Progress()).carry_out()
+    Reproduction([read_experiment(folder / "small.toml")], Store(folder), LocalExecutor("cpu")).carry_out()
     return folder
 
 

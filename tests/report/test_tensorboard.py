@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from afaf.cli.main import app
 from afaf.errors import StoppedError
 from afaf.report.tensorboard import TensorBoard
+from afaf.runs.events import Event, to_all
+from afaf.runs.job import Job
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
-from afaf.runs.stop import Stop
-from afaf.training.report import EpochReport
+from afaf.runs.stop import StopToken
 from conftest import small_stream
 from crash import MORE
 
@@ -44,20 +45,17 @@ def test_a_resumed_run_goes_on_counting_its_epochs(method: str, stopped_after: i
     """Within a task, between two, and where a task is learned in two phases."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed")
     stream, settings = small_stream([2, 2, 2]), {"learn.epochs": 2, "network.name": "mlp", **MORE.get(method, {})}
-    stop, board = Stop(), TensorBoard(tmp_path)
-    tell = board.epoch_ended
+    stop, board = StopToken(), TensorBoard(tmp_path)
 
-    def epoch_ended(report: EpochReport) -> None:
-        tell(report)
+    def stop_early(event: Event) -> None:
         if board.epochs == stopped_after:
             stop.ask()
 
-    board.epoch_ended = epoch_ended  # type: ignore[method-assign]
     with pytest.raises(StoppedError):
-        run(stream, method, device="cpu", out=tmp_path, settings=settings, listener=board, stop=stop)
+        run(Job(stream, method, device="cpu", out=tmp_path, settings=settings), on_event=to_all(board.on_event, stop_early), stop=stop)
     board.writer.close()
     board = TensorBoard(tmp_path)
-    board.finish(resume(tmp_path, stream=stream, listener=board))
+    board.finish(resume(tmp_path, stream=stream, on_event=board.on_event))
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert [event.step for event in found.Scalars("train/loss")] == list(range(1, epochs + 1))

@@ -13,7 +13,7 @@ from afaf.methods.afaf import AFAFOptions
 from afaf.runs.config import build_config, merge, parse_set, read_config_file
 from afaf.runs.folder import flat
 from afaf.runs.presets import preset_names
-from afaf.runs.runner import set_up
+from afaf.runs.setup import set_up
 from afaf.streams.benchmarks import outline_of
 
 

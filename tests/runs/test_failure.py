@@ -17,6 +17,7 @@ import torch
 from afaf.doctor import examine
 from afaf.errors import DataError, DeviceError, DivergedError, RunError, WriteError
 from afaf.runs.checkpoint import check
+from afaf.runs.job import Job
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.storage.container import read_file
@@ -30,7 +31,7 @@ QUICK: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 8, "network.name
 
 def test_a_loss_that_is_not_finite_names_the_step_and_the_last_good_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"not finite in task \d, epoch \d, step \d+: lower learn\.lr") as error:
-        run(small_stream([2, 2, 2]), "finetune", device="cpu", out=tmp_path, settings={**QUICK, "learn.lr": 1e6, "learn.epochs": 9})
+        run(Job(small_stream([2, 2, 2]), "finetune", device="cpu", out=tmp_path, settings={**QUICK, "learn.lr": 1e6, "learn.epochs": 9}))
     saved = sorted((tmp_path / "checkpoints").iterdir())
     if saved:  # the first epoch may have gone well
         assert f"The last good checkpoint is kept: {saved[-1]}" in str(error.value)
@@ -47,7 +48,7 @@ def test_a_loss_that_is_not_finite_later_keeps_what_was_good(tmp_path: Path) -> 
     broken[0] = np.inf
     object.__setattr__(task, "train", type(task.train)(broken, task.train.labels))
     with pytest.raises(DivergedError, match="task 2, epoch 1, step") as error:
-        run(stream, "finetune", device="cpu", out=tmp_path, settings=QUICK)
+        run(Job(stream, "finetune", device="cpu", out=tmp_path, settings=QUICK))
     last = sorted((tmp_path / "checkpoints").iterdir())[-1]
     assert last.name.endswith("task-1-end.safetensors")
     assert str(last) in str(error.value)
@@ -57,7 +58,7 @@ def test_a_loss_that_is_not_finite_later_keeps_what_was_good(tmp_path: Path) -> 
 def test_a_disk_that_takes_no_more_is_named_and_the_run_goes_on_later(
     number: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(small_stream([2, 2]), "finetune", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    run(Job(small_stream([2, 2]), "finetune", device="cpu", out=tmp_path / "whole", settings=QUICK))
     original, calls = os.replace, 0
 
     def replace(source: Any, target: Any) -> None:
@@ -70,7 +71,7 @@ def test_a_disk_that_takes_no_more_is_named_and_the_run_goes_on_later(
     monkeypatch.setattr(os, "replace", replace)
     folder = tmp_path / "run"
     with pytest.raises(WriteError, match=words) as error:
-        run(small_stream([2, 2]), "finetune", device="cpu", out=folder, settings=QUICK)
+        run(Job(small_stream([2, 2]), "finetune", device="cpu", out=folder, settings=QUICK))
     assert f"afaf run --resume {folder}" in str(error.value)
     monkeypatch.undo()
     assert not list(folder.rglob("*.part*"))
@@ -81,16 +82,16 @@ def test_a_disk_that_takes_no_more_is_named_and_the_run_goes_on_later(
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="is a file, not a folder"):
-        run(small_stream([2]), "finetune", out=tmp_path / "file", settings=QUICK)
+        run(Job(small_stream([2]), "finetune", out=tmp_path / "file", settings=QUICK))
     with pytest.raises(RunError, match=r"cannot create the run folder .*choose another with --out"):
-        run(small_stream([2]), "finetune", out=tmp_path / "file" / "below", settings=QUICK)
+        run(Job(small_stream([2]), "finetune", out=tmp_path / "file" / "below", settings=QUICK))
     with pytest.raises(RunError, match="holds no run"):
         resume(tmp_path)
 
 
 def test_data_that_vanished_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.npz"):
-        run(f"npz:{tmp_path / 'gone.npz'}", "finetune", settings=QUICK)
+        run(Job(f"npz:{tmp_path / 'gone.npz'}", "finetune", settings=QUICK))
 
 
 def test_a_file_that_vanishes_on_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +99,8 @@ def test_a_file_that_vanishes_on_the_way_is_named(tmp_path: Path, monkeypatch: p
         (tmp_path / "images.bin").open()
 
     monkeypatch.setattr(CompactEngine, "learn", learn)
-    with pytest.raises(RunError, match=r"images\.bin: No such file.*go on with: afaf run --resume"):
-        run(small_stream([2]), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK)
+    with pytest.raises(RunError, match=r"images\.bin: No such file.*afaf run --resume"):
+        run(Job(small_stream([2]), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK))
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, RuntimeError])
@@ -116,7 +117,7 @@ def test_memory_that_runs_out_names_what_to_lower(kind: type[Exception], tmp_pat
     with pytest.raises(
         DeviceError, match=r"cpu ran out of memory in task 2: lower run\.chunk \(now 256 MiB.*learn\.batch_size \(now 8"
     ) as error:
-        run(stream, "finetune", device="cpu", out=tmp_path / "run", settings=QUICK)
+        run(Job(stream, "finetune", device="cpu", out=tmp_path / "run", settings=QUICK))
     assert "task-1-end" in str(error.value)
     monkeypatch.undo()
     assert resume(tmp_path / "run", stream=stream, settings={"run.chunk": 1}).acc is not None
@@ -128,7 +129,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(CompactEngine, "learn", learn)
     with pytest.raises(RuntimeError, match="a mistake"):
-        run(small_stream([2]), "finetune", device="cpu", settings=QUICK)
+        run(Job(small_stream([2]), "finetune", device="cpu", settings=QUICK))
 
 
 # Signals, as a terminal and a batch system send them.

@@ -17,6 +17,7 @@ import pytest
 from afaf.errors import WriteError
 from afaf.runs.checkpoint import Writer
 from afaf.runs.folder import RunFolder
+from afaf.runs.job import Job
 from afaf.runs.progress import Position
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
@@ -57,7 +58,7 @@ def failing(folder: Path, at: int, number: int | None) -> Iterator[list[str]]:
 
 
 def learn(stream: Stream, folder: Path) -> None:
-    run(stream, "spacenet", device="cpu", out=folder, settings=SETTINGS)
+    run(Job(stream, "spacenet", device="cpu", out=folder, settings=SETTINGS))
 
 
 def go_on(stream: Stream, folder: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import afaf
-from afaf.runs.stop import Stop
+from afaf.runs.stop import StopToken
 from conftest import small_stream
 
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
@@ -48,7 +48,7 @@ def test_the_package_has_no_reader_or_writer_of_pickles() -> None:
 @pytest.mark.parametrize("method", ["afaf", "ewc", "ridge"])
 def test_every_artefact_of_a_run_opens_with_a_safe_reader(method: str, tmp_path: Path) -> None:
     settings = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp", "run.checkpoint": 0}
-    afaf.run(small_stream([2, 2]), method, device="cpu", out=tmp_path / "run", settings=settings, stop=Stop())
+    afaf.run(small_stream([2, 2]), method, device="cpu", out=tmp_path / "run", settings=settings, stop=StopToken())
     kinds = set()
     for path in sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file()):
         kinds.add(path.suffix)

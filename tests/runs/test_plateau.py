@@ -12,6 +12,7 @@ import torch
 from afaf.errors import ConfigError
 from afaf.methods.ewc import EWC, EWCOptions
 from afaf.runs import plateau as patience
+from afaf.runs.job import Job
 from afaf.runs.plateau import Patient, loss_on
 from afaf.runs.runner import run
 from afaf.streams.tasks import Split
@@ -140,8 +141,8 @@ def test_below_the_lowest_rate_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_it_is_not_for_is_refused() -> None:
     stream = small_stream([2, 2], per_class=8)
     with pytest.raises(ConfigError, match=r"learn\.patience is for methods that train the whole network, and 'afaf' does not"):
-        run(stream, "afaf", settings={"learn.patience": 3, "run.validation": 0.1})
+        run(Job(stream, "afaf", settings={"learn.patience": 3, "run.validation": 0.1}))
     with pytest.raises(ConfigError, match=r"needs images held out: set run\.validation"):
-        run(stream, "ewc", settings={"learn.patience": 3})
+        run(Job(stream, "ewc", settings={"learn.patience": 3}))
     with pytest.raises(ConfigError, match=r"learn\.patience must be 0"):
-        run(stream, "ewc", settings={"learn.patience": -1, "run.validation": 0.1})
+        run(Job(stream, "ewc", settings={"learn.patience": -1, "run.validation": 0.1}))

@@ -17,9 +17,11 @@ from afaf.errors import ConfigError, DataError, RunError, StoppedError
 from afaf.methods.finetune import Finetune
 from afaf.runs import runner
 from afaf.runs.checkpoint import load_checkpoint
+from afaf.runs.events import EpochEnded, Event, Warned
+from afaf.runs.job import Job
 from afaf.runs.resume import resume
-from afaf.runs.runner import Listener, run
-from afaf.runs.stop import Stop
+from afaf.runs.runner import run
+from afaf.runs.stop import StopToken
 from afaf.storage import container
 from afaf.streams.tasks import Stream
 from conftest import small_stream
@@ -46,21 +48,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class StopAfter(Listener):
+class StopAfter:
     """Asks a run to stop after so many epochs, and keeps what it was told."""
 
-    def __init__(self, stop: Stop, epochs: int):
+    def __init__(self, stop: StopToken, epochs: int):
         self.stop, self.epochs = stop, epochs
         self.warnings: list[str] = []
 
-    def epoch_ended(self, report: Any) -> None:
-        self.epochs -= 1
+    def __call__(self, event: Event) -> None:
+        self.epochs -= isinstance(event, EpochEnded)
         if self.epochs == 0:
             self.stop.ask()
-
-    def warned(self, message: str) -> None:
-        if "checkpoint" in message:
-            self.warnings.append(message)
+        if isinstance(event, Warned) and "checkpoint" in event.message:
+            self.warnings.append(event.message)
 
 
 def stream() -> Stream:
@@ -69,15 +69,15 @@ def stream() -> Stream:
 
 def stopped(folder: Path, epochs: int, method: Any = "afaf", **settings: Any) -> None:
     """A run that was stopped after so many epochs."""
-    stop = Stop()
+    stop = StopToken()
     with pytest.raises(StoppedError, match="afaf run --resume"):
-        run(stream(), method, device="cpu", out=folder, settings={**QUICK, **settings}, stop=stop, listener=StopAfter(stop, epochs))
+        run(Job(stream(), method, device="cpu", out=folder, settings={**QUICK, **settings}), stop=stop, on_event=StopAfter(stop, epochs))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_stopped_anywhere_and_resumed_it_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     method, settings = VARIANTS[name]
-    run(stream(), method, device="cpu", out=tmp_path / "whole", settings={**QUICK, **settings})
+    run(Job(stream(), method, device="cpu", out=tmp_path / "whole", settings={**QUICK, **settings}))
     expected = found(tmp_path / "whole")
     n_epochs = sum(line["event"] == "epoch" for line in expected["log"])
     first = 1 + list(VARIANTS).index(name) % 3  # within the first task or at its end
@@ -106,12 +106,12 @@ def stands_after(log: list[dict[str, Any]], epochs: int) -> tuple[int, int, int]
 
 
 def test_resumed_after_every_single_epoch(tmp_path: Path) -> None:
-    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK))
     stopped(tmp_path / "run", 1)
     for _ in range(20):
-        stop = Stop()
+        stop = StopToken()
         try:
-            resume(tmp_path / "run", stream=stream(), stop=stop, listener=StopAfter(stop, 1))
+            resume(tmp_path / "run", stream=stream(), stop=stop, on_event=StopAfter(stop, 1))
             break
         except StoppedError:
             continue
@@ -145,7 +145,7 @@ def test_the_last_two_checkpoints_stay_and_what_they_need(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("damage", ["newest", "both within the task", "the whole one they belong to", "all"])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage: str, tmp_path: Path) -> None:
-    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings={**QUICK, "run.checkpoint": 0})
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings={**QUICK, "run.checkpoint": 0}))
     folder = tmp_path / "run"
     stopped(folder, 8, "afaf", **{"run.checkpoint": 0})
     paths = sorted((folder / "checkpoints").iterdir())
@@ -154,8 +154,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage: str, tmp_pat
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 4
         path.write_bytes(data)
-    told = StopAfter(Stop(), 0)
-    resume(folder, stream=stream(), listener=told)
+    told = StopAfter(StopToken(), 0)
+    resume(folder, stream=stream(), on_event=told)
     assert len(told.warnings) == (3 if damage == "the whole one they belong to" else len(chosen))
     assert all("damaged" in warning for warning in told.warnings)
     assert found(folder) | {"passed over": []} == found(tmp_path / "whole")
@@ -179,20 +179,20 @@ def test_a_checkpoint_of_a_newer_afaf_is_not_taken_for_a_damaged_one(tmp_path: P
 def test_an_interval_is_kept_to(tmp_path: Path) -> None:
     """Without an interval checkpoints are taken at ends of tasks only; nothing is written without a folder."""
     settings = {**QUICK, "run.checkpoint": "none"}
-    run(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=settings)
+    run(Job(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=settings))
     names = [path.name for path in sorted((tmp_path / "run" / "checkpoints").iterdir())]
     assert names == ["000002-task-2-end.safetensors", "000003-task-3-end.safetensors"]
     with pytest.raises(ConfigError, match=r"run\.checkpoint"):
-        run(stream(), "finetune", settings={"run.checkpoint": -1.0})
-    stop = Stop()
+        run(Job(stream(), "finetune", settings={"run.checkpoint": -1.0}))
+    stop = StopToken()
     stop.ask()
     with pytest.raises(StoppedError) as error:
-        run(stream(), "finetune", device="cpu", settings=QUICK, stop=stop)
+        run(Job(stream(), "finetune", device="cpu", settings=QUICK), stop=stop)
     assert error.value.exit_code == 130
 
 
 def test_a_finished_run_tells_its_results(tmp_path: Path) -> None:
-    results = run(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK)
+    results = run(Job(stream(), "finetune", device="cpu", out=tmp_path / "run", settings=QUICK))
     before = found(tmp_path / "run")
     again = resume(tmp_path / "run")
     assert again.to_dict() == json.loads(json.dumps(results.to_dict()))
@@ -227,7 +227,7 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
 
 def test_one_changed_image_among_many_is_noticed(tmp_path: Path) -> None:
     many = small_stream([2, 2], per_class=80)
-    run(many, "finetune", out=tmp_path / "run", settings={"learn.epochs": 1, "network.name": "mlp"})
+    run(Job(many, "finetune", out=tmp_path / "run", settings={"learn.epochs": 1, "network.name": "mlp"}))
     many[0].train.images[1] += 1  # between two images that a sample would have looked at
     with pytest.raises(RunError, match="images have changed"):
         resume(tmp_path / "run", stream=many)
@@ -283,7 +283,7 @@ def test_settings_that_were_changed_between_two_sittings_are_refused(words: str,
 
 
 def test_settings_of_a_finished_run_that_were_changed_are_found(tmp_path: Path) -> None:
-    run(stream(), "afaf", device="cpu", out=tmp_path, settings=QUICK)
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path, settings=QUICK))
     edit(tmp_path, top={"seed": 7})
     diagnosis = examine(tmp_path)
     assert diagnosis.wrong == ["config.json: seed is 7, but the run began with 0"]
@@ -291,7 +291,7 @@ def test_settings_of_a_finished_run_that_were_changed_are_found(tmp_path: Path) 
 
 
 def test_what_no_result_depends_on_may_be_changed_between_two_sittings(tmp_path: Path) -> None:
-    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK))
     folder = tmp_path / "run"
     stopped(folder, 5)
     elsewhere = {"device": "cuda:7", "device_name": "another", "data": "elsewhere", "torch": "1.0", "afaf": "0.0"}
@@ -303,7 +303,7 @@ def test_what_no_result_depends_on_may_be_changed_between_two_sittings(tmp_path:
 
 def test_a_checkpoint_that_does_not_say_what_the_run_began_with_is_gone_on_from(tmp_path: Path) -> None:
     """As those of earlier versions do not."""
-    run(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK)
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK))
     folder = tmp_path / "run"
     stopped(folder, 2)
     (path,) = (folder / "checkpoints").iterdir()
@@ -319,10 +319,10 @@ def test_a_checkpoint_that_does_not_say_what_the_run_began_with_is_gone_on_from(
 def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_npz(tmp_path / "mine.npz")
     monkeypatch.chdir(tmp_path)
-    stop = Stop()
+    stop = StopToken()
     settings = {**QUICK, "stream.classes_per_task": 2}
     with pytest.raises(StoppedError):
-        run("npz:mine.npz", "finetune", device="cpu", out="run", settings=settings, stop=stop, listener=StopAfter(stop, 2))
+        run(Job("npz:mine.npz", "finetune", device="cpu", out="run", settings=settings), stop=stop, on_event=StopAfter(stop, 2))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -360,7 +360,7 @@ def test_a_folder_is_not_taken_for_a_run_with_other_settings(
 ) -> None:
     """Of a table such as sparse.density each run may have keys that the other has not."""
     if ended:
-        run(stream(), "afaf", device="cpu", out=tmp_path, settings=there)
+        run(Job(stream(), "afaf", device="cpu", out=tmp_path, settings=there))
     else:
         stopped(tmp_path, 2, **there)
     with pytest.raises(RunError, match=message):
@@ -402,10 +402,10 @@ def test_a_finished_run_of_other_arrays_is_not_the_one_asked_for(settings: dict[
 def test_on_a_gpu_too_it_ends_with_the_same_bits(name: str, engine: str, tmp_path: Path) -> None:
     method, more = VARIANTS[name] if "," in name else (name, {})
     settings = {**QUICK, **CONV, **more, "run.engine": engine}
-    run(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings)
+    run(Job(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings))
     for epochs in (2, 5) if method != "ridge" else (2,):
-        stop, folder = Stop(), tmp_path / str(epochs)
+        stop, folder = StopToken(), tmp_path / str(epochs)
         with pytest.raises(StoppedError):
-            run(stream(), method, device="cuda", out=folder, settings=settings, stop=stop, listener=StopAfter(stop, epochs))
+            run(Job(stream(), method, device="cuda", out=folder, settings=settings), stop=stop, on_event=StopAfter(stop, epochs))
         resume(folder, stream=stream())
         assert found(folder) == found(tmp_path / "whole")

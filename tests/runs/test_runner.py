@@ -14,13 +14,11 @@ import afaf
 from afaf.errors import AfafError, CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
 from afaf.methods.base import TaskContext
 from afaf.methods.finetune import Finetune
-from afaf.runs.runner import Listener
-from afaf.runs.stop import Stop
+from afaf.runs.events import EpochEnded, Event, RunResumed, RunStarted
+from afaf.runs.stop import StopToken
 from afaf.storage.model_file import Model
-from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
-from afaf.training.report import EpochReport
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
@@ -83,7 +81,7 @@ def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
     """Weights, ledger, records and the network as it stood after each task survive the file."""
     from afaf.methods.base import TaskContext
     from afaf.network.net import Network
-    from afaf.runs.runner import set_up
+    from afaf.runs.setup import set_up
     from afaf.training.task_data import TaskData
     from worlds import probe
 
@@ -171,39 +169,39 @@ def test_candidates_in_the_last_hidden_layer_leave_room_for_later_tasks() -> Non
     assert results.acc is not None
 
 
-class Counting(Listener):
+class Counting:
     planned = done = 0
 
-    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
-        self.planned = epochs
-
-    def run_resumed(self, where: str, epochs_done: int) -> None:
-        self.done = epochs_done
-
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.done += 1
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted(epochs=epochs):
+                self.planned = epochs
+            case RunResumed(epochs_done=epochs):
+                self.done = epochs
+            case EpochEnded():
+                self.done += 1
 
 
 @pytest.mark.parametrize("method", ["afaf", "packnet", "joint", "ridge"])
 def test_as_many_epochs_are_learned_as_a_progress_bar_is_told(method: str) -> None:
     told = Counting()
     settings = {**QUICK, "method.retrain_epochs": 3} if method == "packnet" else QUICK
-    afaf.run("split-digits", method, settings=settings, device="cpu", listener=told)
+    afaf.run("split-digits", method, settings=settings, device="cpu", on_event=told)
     assert told.done == told.planned > 0
 
 
 def test_a_resumed_run_counts_the_epochs_that_lie_behind(tmp_path: Path) -> None:
     class Stopping(Counting):
-        def epoch_ended(self, report: EpochReport) -> None:
-            super().epoch_ended(report)
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
             if self.done == 7:  # in the second task, after pruning
                 stop.ask()
 
-    stop, settings = Stop(), {**QUICK, "method.retrain_epochs": 3}
+    stop, settings = StopToken(), {**QUICK, "method.retrain_epochs": 3}
     with pytest.raises(StoppedError):
-        afaf.run("split-digits", "packnet", settings=settings, device="cpu", out=tmp_path / "run", listener=Stopping(), stop=stop)
+        afaf.run("split-digits", "packnet", settings=settings, device="cpu", out=tmp_path / "run", on_event=Stopping(), stop=stop)
     told = Counting()
-    afaf.resume(tmp_path / "run", listener=told)
+    afaf.resume(tmp_path / "run", on_event=told)
     assert told.done == told.planned == 5 * 2 + 4 * 3
 
 

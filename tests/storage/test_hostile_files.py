@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from afaf.errors import FileError, StoppedError
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.runs.checkpoint import load_checkpoint
-from afaf.runs.runner import Listener, run
-from afaf.runs.stop import Stop
+from afaf.runs.events import EpochEnded, Event
+from afaf.runs.job import Job
+from afaf.runs.runner import run
+from afaf.runs.stop import StopToken
 from afaf.storage.container import NO_SUM, _sum, encode
 from afaf.storage.model_file import Model
 from conftest import small_stream
@@ -28,14 +30,14 @@ SECONDS = 5.0  # far more than any file here needs, far less than a hang
 MEMORY = 64 << 20  # bytes beyond what was in use; the files have less than 2 MB
 
 
-class StopAfter(Listener):
+class StopAfter:
     """Asks a run to stop after so many epochs."""
 
-    def __init__(self, stop: Stop, epochs: int):
+    def __init__(self, stop: StopToken, epochs: int):
         self.stop, self.epochs = stop, epochs
 
-    def epoch_ended(self, report: Any) -> None:
-        self.epochs -= 1
+    def __call__(self, event: Event) -> None:
+        self.epochs -= isinstance(event, EpochEnded)
         if self.epochs == 0:
             self.stop.ask()
 
@@ -45,11 +47,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model, a whole checkpoint, and one within a task that belongs to it."""
     folder = tmp_path_factory.mktemp("files")
     quick = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp", "network.norm": "batch"}
-    stream, stop = small_stream([2, 2]), Stop()
+    stream, stop = small_stream([2, 2]), StopToken()
     with pytest.raises(StoppedError):
-        run(stream, "afaf", device="cpu", settings=quick, out=folder / "run", stop=stop, listener=StopAfter(stop, 3))
+        run(Job(stream, "afaf", device="cpu", settings=quick, out=folder / "run"), stop=stop, on_event=StopAfter(stop, 3))
     checkpoints = sorted((folder / "run" / "checkpoints").iterdir())
-    results = run(stream, "afaf", device="cpu", settings=quick)
+    results = run(Job(stream, "afaf", device="cpu", settings=quick))
     assert results.model is not None
     results.model.save(folder / "model.safetensors")
     return {"model": folder / "model.safetensors", "whole": checkpoints[0], "within": checkpoints[1]}

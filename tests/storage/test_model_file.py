@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from afaf.errors import FileError
+from afaf.runs.job import Job
 from afaf.runs.runner import run
 from afaf.storage.container import encode
 from afaf.storage.model_file import Model
@@ -30,7 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def model_of(method: str, settings: dict[str, Any]) -> Model:
-    results = run(small_stream([2, 2, 1]), method, device="cpu", settings={**QUICK, **settings})
+    results = run(Job(small_stream([2, 2, 1]), method, device="cpu", settings={**QUICK, **settings}))
     assert results.model is not None
     return results.model
 

@@ -10,7 +10,7 @@ import torch
 from afaf.errors import ConfigError
 from afaf.network.ledger import Ledger
 from afaf.network.zoo import describe
-from afaf.runs.runner import set_up
+from afaf.runs.setup import set_up
 from afaf.streams.benchmarks import outline_of
 from afaf.subnets.allocate import Request, allocate_reusing
 from afaf.subnets.sizes import check_percentage, rest, share, sizes

@@ -17,11 +17,14 @@ import afaf
 from afaf.cli.main import app
 from afaf.cli.reproduce import folder_for
 from afaf.errors import ConfigError, DataError, WriteError
+from afaf.runs.events import Event
+from afaf.runs.job import Job
 from afaf.runs.probes import KEEPERS
 from afaf.runs.records import UnfinishedLine
-from afaf.sweeps.executor import Job, LocalExecutor
-from afaf.sweeps.experiments import Experiment, Planned, read_experiment
-from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.runs.stop import StopToken
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.experiments import Experiment, read_experiment
+from afaf.sweeps.reproduce import LineStored, Reproduction
 from afaf.sweeps.store import Line, Store, canonical
 from forks import Forks
 
@@ -35,7 +38,7 @@ def experiment(folder: Path, methods: str, keep: str = "") -> Experiment:
 
 
 def lines_of(folder: Path, chosen: Experiment) -> list[Line]:
-    reproduction = Reproduction([chosen], Store(folder / "results"), LocalExecutor("cpu"), Progress())
+    reproduction = Reproduction([chosen], Store(folder / "results"), LocalExecutor("cpu"))
     reproduction.carry_out()
     assert not reproduction.errors
     return list(Store(folder / "results").read().values())
@@ -73,31 +76,25 @@ def several(folder: Path, seeds: int) -> Experiment:
     return read_experiment(folder / "several.toml").with_settings(QUICK)
 
 
-class Limited(Progress):
-    """Ends the sitting after some runs."""
-
-    def __init__(self, executor: LocalExecutor, runs: int):
-        self.executor, self.runs = executor, runs
-
-    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None:
-        self.runs -= 1
-        if not self.runs:
-            self.executor.deadline = 0.0
-
-
 def test_all_again_in_several_sittings_does_each_once(tmp_path: Path) -> None:
     chosen, store = several(tmp_path, 4), Store(tmp_path / "results")
     lines_of(tmp_path, chosen)
     for _ in range(2):
-        executor = LocalExecutor("cpu")
-        Reproduction([chosen], store, executor, Limited(executor, 2), again=True).carry_out()
+        stop = StopToken()
+        reproduction = Reproduction([chosen], store, LocalExecutor("cpu", stop=stop), again=True)
+
+        def stop_after_two(event: Event, stop: StopToken = stop, reproduction: Reproduction = reproduction) -> None:
+            if isinstance(event, LineStored) and len(reproduction.done) == 2:
+                stop.ask()
+
+        reproduction.carry_out(on_event=stop_after_two)
     seeds = [json.loads(line)["seed"] for line in (tmp_path / "results" / "several.jsonl").read_text().splitlines()]
     assert seeds == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_what_another_process_has_done_meanwhile_is_not_done_twice(tmp_path: Path) -> None:
     chosen, store = several(tmp_path, 3), Store(tmp_path / "results")
-    slow = Reproduction([chosen], store, LocalExecutor("cpu"), Progress())
+    slow = Reproduction([chosen], store, LocalExecutor("cpu"))
     lines_of(tmp_path, chosen)
     slow.carry_out()
     assert len((tmp_path / "results" / "several.jsonl").read_text().splitlines()) == 3
@@ -109,7 +106,10 @@ def test_runs_side_by_side_end_with_their_epoch_when_asked_to(number: int, code:
     asked = ["reproduce", "several", "--experiments", str(tmp_path), "--results", str(tmp_path / "results"), "--jobs-at-once", "2"]
     printed = tmp_path / "printed.txt"
     begun = tmp_path / "begun"
-    tell = f"import pathlib\nfrom afaf.cli.reproduce import _Row\n_Row.epoch_ended = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
+    tell = (
+        "import pathlib\nfrom afaf.cli.reproduce import GridDisplay\n"
+        f"GridDisplay._show_time_left = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
+    )
     process = forks.start([*asked, "--device", "cpu", "--set", "learn.epochs=4000"], printed, first=tell)
     until = time.monotonic() + 60
     while not begun.exists():
@@ -163,7 +163,7 @@ def test_a_project_says_where_its_experiments_and_results_are(tmp_path: Path, mo
 
 def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:
     executor = LocalExecutor("cpu")
-    reproduction = Reproduction([experiment(tmp_path, '"afaf"')], Store(tmp_path / "results"), executor, Progress())
+    reproduction = Reproduction([experiment(tmp_path, '"afaf"')], Store(tmp_path / "results"), executor)
     executor.device = torch.device("cuda")  # elsewhere all is fp32
     for settings, expected in (({"run.precision": "bf16"}, "bf16"), ({}, "tf32")):
         assert reproduction._where(Job("split-digits", "afaf", settings=settings), 1.0)["precision"] == expected

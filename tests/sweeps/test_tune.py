@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import afaf
+from afaf.api import tune
 from afaf.errors import ConfigError
 from afaf.methods.lwf import LwF
-from afaf.runs.runner import Listener
+from afaf.runs.events import EpochEnded, Event
+from afaf.runs.job import Job
 from afaf.streams.tasks import Split, Stream
-from afaf.sweeps.tune import Search, _Tuner, tune
+from afaf.sweeps.tune import Search, _Tuner
 from afaf.training.named import everything
-from afaf.training.report import EpochReport
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 3, "learn.batch_size": 32}
@@ -73,12 +74,9 @@ def test_neither_test_images_nor_later_tasks_are_looked_at() -> None:
 def test_every_trial_starts_from_the_same_state() -> None:
     """A trial leaves what it started from as it was: tried again, it ends in the same bits."""
     tuner = _Tuner(
+        Job("split-digits", LwF, device="cpu"),
         afaf.open_stream("split-digits")[:2].with_validation(0.1),
-        LwF,
         [{"learn": {"epochs": 2}, "run": {"validation": 0.1, "evaluate_on": "validation"}}],
-        0,
-        torch.device("cpu"),
-        Listener(),
     )
     _, start = tuner._learn(1, None, 0.05, 0.0)
     ends = [everything(tuner._learn(2, start, 0.05, value)[1].network.parameters) for value in (10.0, 1.0, 10.0)]
@@ -113,14 +111,15 @@ def test_a_strength_is_looked_for_in_the_form_it_will_have(method: str) -> None:
     assert explicit.settings == {"method.strength": explicit.value}
 
 
-class Counted(Listener):
+class Counted:
     """How many epochs tasks are learned for."""
 
     def __init__(self) -> None:
         self.epochs: set[int] = set()
 
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.epochs.add(report.epochs)
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            self.epochs.add(event.report.epochs)
 
 
 def test_only_as_many_images_are_looked_at_as_the_run_has() -> None:
@@ -132,7 +131,7 @@ def test_only_as_many_images_are_looked_at_as_the_run_has() -> None:
 def test_tasks_are_learned_as_long_as_in_the_run() -> None:
     """Its preset is that of the whole stream; of a stream of so few images it would be another."""
     counted = Counted()
-    tune(small_stream([2, 2], side=4, per_class=1600), "lwf", searches=1, settings={"run.images": 12}, device="cpu", listener=counted)
+    tune(small_stream([2, 2], side=4, per_class=1600), "lwf", searches=1, settings={"run.images": 12}, device="cpu", on_event=counted)
     assert counted.epochs == {20}
 
 

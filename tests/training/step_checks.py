@@ -17,7 +17,9 @@ import afaf
 from afaf.methods.base import TaskContext
 from afaf.methods.mas import MAS
 from afaf.network.forward import Parameters
-from afaf.runs.runner import Listener, run
+from afaf.runs.events import EpochEnded, Event
+from afaf.runs.job import Job
+from afaf.runs.runner import run
 from afaf.training.cuda import graphed, kernels
 from afaf.training.cuda import workspace as workspace
 from afaf.training.cuda.kernels import activation, images, weights
@@ -25,7 +27,6 @@ from afaf.training.cuda.kernels import penalty as penalty
 from afaf.training.learner import Learner
 from afaf.training.losses import total
 from afaf.training.plan import LearningPlan
-from afaf.training.report import EpochReport
 from afaf.training.step import Workspace
 
 SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
@@ -72,12 +73,13 @@ def stream() -> afaf.Stream:
     return afaf.Stream.from_arrays(pixels, labels, augment="crop-flip")
 
 
-class Losses(Listener):
+class Losses:
     def __init__(self) -> None:
         self.seen: list[float] = []
 
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.seen.append(report.loss)
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            self.seen.append(event.report.loss)
 
 
 class Decayed(MAS):
@@ -139,7 +141,7 @@ def test_steps_for_cuda_are_the_reference(stream: afaf.Stream, method: str | typ
     for engine in ("eager", "graphed"):
         losses = Losses()
         given = {"learn.epochs": 2, "learn.batch_size": 16, "network.name": "small-cnn", "run.engine": engine, **settings}
-        results = run(stream, method, device="cpu", settings=given, listener=losses)
+        results = run(Job(stream, method, device="cpu", settings=given), on_event=losses)
         assert results.model is not None
         parameters = results.model.learner.network.parameters
         found.append((losses.seen, [*parameters.weights, *parameters.biases]))

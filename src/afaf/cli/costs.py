@@ -10,10 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from afaf.api import costs
 from afaf.costing.predict import Costs
 from afaf.errors import AfafError, ConfigError
 from afaf.methods import method_names
-from afaf.runs.runner import costs
 
 HEADINGS = (
     "method",

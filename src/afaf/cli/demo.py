@@ -29,7 +29,7 @@ def demonstrate(console: Console, display_console: Console, out: Path | None, de
     results: dict[str, Results] = {}
     with ProgressDisplay(display_console) as display:
         for method in METHODS:
-            results[method] = run(STREAM, method, seed=0, device=device, out=folder / method, listener=display, resume=True)
+            results[method] = run(STREAM, method, seed=0, device=device, out=folder / method, resume=True, on_event=display.on_event)
     console.print(memory_table(results))
     tuned, plain = results["afaf"].acc, results["finetune"].acc
     if tuned is not None and plain:

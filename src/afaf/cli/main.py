@@ -87,19 +87,22 @@ def run(
     if stream is None or method is None:
         raise ConfigError("name a stream and a method, for example `afaf run split-digits afaf`, or a run to go on with: --resume RUN")
     from afaf.cli.progress import ProgressDisplay
-    from afaf.cli.runs import learn_all
+    from afaf.cli.runs import run_all
     from afaf.cli.signals import stopping
+    from afaf.runs.job import Job
     from afaf.runs.results import Summary
-    from afaf.sweeps.executor import Job
 
     settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
     numbers = list(range(seeds)) if seeds is not None else [seed or 0]
     folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
     several = seeds is not None  # then what is there already is not repeated
-    jobs = [Job(stream, method, number, settings, config, folder, resume=several) for number, folder in zip(numbers, folders, strict=True)]
+    jobs = [
+        Job(stream, method, number, settings, config, device or "auto", data, folder, resume=several)
+        for number, folder in zip(numbers, folders, strict=True)
+    ]
     again = "all seeds: the same command again goes on with what is missing" if several else ""
     with stopping(again) as stop, ProgressDisplay(stderr) as display:
-        results = learn_all(jobs, device or "auto", data, display, stop, tensorboard=tensorboard)
+        results = run_all(jobs, display, stop, tensorboard=tensorboard)
     summary = Summary(results)
     show_results(summary)
     if json_:
@@ -115,7 +118,7 @@ def _resume(folder: Path, device: str | None, settings: list[str], data: Path | 
 
     finished = (folder / "results.json").exists()
     with stopping() as stop, ProgressDisplay(stderr) as display:
-        result = resume(folder, device=device, data=data, settings=settings, listener=display, stop=stop)
+        result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
     if finished:
         stderr.print("the run was finished already: these are its results", highlight=False)
     show_results(Summary([result]))
@@ -224,9 +227,9 @@ def tune(
     json_: JsonOption = False,
 ) -> None:
     """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way)."""
+    from afaf.api import tune as choose
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.tune import run_command, show_tuned
-    from afaf.sweeps.tune import tune as choose
 
     with ProgressDisplay(stderr) as display:
         tuned = choose(
@@ -243,7 +246,7 @@ def tune(
             config=config,
             settings=set_,
             data=data,
-            listener=display,
+            on_event=display.on_event,
         )
     show_tuned(console, tuned, run_command(stream, tuned, set_, config, data), as_json=json_)
 

@@ -1,4 +1,4 @@
-"""What a terminal shows while a stream is learned; where there is no terminal, nothing."""
+"""Progress bars of runs on a terminal; without one, only warnings are printed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from afaf.runs.runner import Listener
-from afaf.streams.tasks import Outline
-from afaf.training.report import EpochReport
+from afaf.runs.events import EpochEnded, Event, JobStarted, RunResumed, RunStarted, TaskEnded, TaskStarted, Warned
+from afaf.runs.job import Job
 
 
-class ProgressDisplay(Listener):
-    """A bar for the whole stream and one for the task at hand, with loss, accuracy and time left; a line for each task learned."""
+class ProgressDisplay:
+    """A bar for the stream and one for the current task, with loss, accuracy and time left; a line for each task learned."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -41,9 +40,9 @@ class ProgressDisplay(Listener):
             transient=True,
             disable=not self.shown,
         )
-        self.whole: TaskID | None = None
-        self.lesson: TaskID | None = None
-        self.names: tuple[str, ...] = ()
+        self.stream_bar: TaskID | None = None
+        self.task_bar: TaskID | None = None
+        self.class_names: tuple[str, ...] = ()
 
     def __enter__(self) -> ProgressDisplay:
         self.progress.start()
@@ -52,44 +51,77 @@ class ProgressDisplay(Listener):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.progress.stop()
 
-    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
-        for bar in (self.whole, self.lesson):
-            if bar is not None:
-                self.progress.remove_task(bar)
+    def on_event(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start_run(event)
+            case RunResumed(position=position, epochs_done=epochs):
+                self._print(f"  resumed from the last checkpoint: {position}")
+                if self.stream_bar is not None:
+                    self.progress.advance(self.stream_bar, epochs)
+            case TaskStarted(tasks=tasks, class_names=names):
+                self.task_bar, self.class_names = self._replace(self.task_bar, f"task {_span(tasks)}", None, "preparing"), names
+            case EpochEnded(report=report):
+                note = f"loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
+                if self.task_bar is not None:
+                    self.progress.update(self.task_bar, total=report.epochs, completed=report.epoch + 1, note=note)
+                if self.stream_bar is not None:
+                    self.progress.advance(self.stream_bar)
+            case TaskEnded(tasks=tasks, row=row):
+                accuracies = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
+                classes = ", ".join(self.class_names[:4]) + (" ..." if len(self.class_names) > 4 else "")
+                label = f"[dim]{escape(f'{classes:<24.24}')}[/]"
+                self._print(f"  after task {_span(tasks):<4} {label} accuracy on tasks so far: {accuracies}")
+            case Warned(message=message):
+                self.console.print(f"  [yellow]warning:[/] {escape(message)}", highlight=False)
+
+    def _start_run(self, event: RunStarted) -> None:
+        stream = f"[bold]{escape(event.outline.name)}[/], {len(event.outline)} tasks"
+        self._print(f"[bold]{event.method}[/] learns {stream}, seed {event.seed}")
+        if self.task_bar is not None:
+            self.progress.remove_task(self.task_bar)
+        self.stream_bar, self.task_bar = self._replace(self.stream_bar, "stream", event.epochs, "epochs"), None
+
+    def _replace(self, bar: TaskID | None, name: str, total: int | None, note: str) -> TaskID:
+        if bar is not None:
+            self.progress.remove_task(bar)
+        return self.progress.add_task(name, total=total, note=note)
+
+    def _print(self, text: str) -> None:
         if self.shown:
-            self.console.print(
-                f"[bold]{method}[/] learns [bold]{escape(outline.name)}[/], {len(outline)} tasks, seed {seed}", highlight=False
-            )
-        self.whole = self.progress.add_task("stream", total=epochs, note="epochs")
-        self.lesson = None
+            self.console.print(text, highlight=False)
 
-    def run_resumed(self, where: str, epochs_done: int) -> None:
-        if self.shown:
-            self.console.print(f"  going on from the last checkpoint: {where}", highlight=False)
-        if self.whole is not None:
-            self.progress.advance(self.whole, epochs_done)
 
-    def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
-        if self.lesson is not None:
-            self.progress.remove_task(self.lesson)
-        self.names = class_names
-        name = f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {tasks[0]}-{tasks[-1]}"
-        self.lesson = self.progress.add_task(name, total=None, note="preparing")
+class RunBars:
+    """A bar for each of several runs at once, over the epochs of all its tasks."""
 
-    def epoch_ended(self, report: EpochReport) -> None:
-        note = f"loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
-        if self.lesson is not None:
-            self.progress.update(self.lesson, total=report.epochs, completed=report.epoch + 1, note=note)
-        if self.whole is not None:
-            self.progress.advance(self.whole)
+    def __init__(self, progress: Progress):
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
 
-    def lesson_ended(self, tasks: tuple[int, ...], row: list[float | None], row_task_il: list[float | None]) -> None:
-        if not self.shown:
+    def on_event(self, event: Event) -> None:
+        name = run_name(event.job)
+        if isinstance(event, JobStarted):
+            self.bars[name] = self.progress.add_task(escape(name), total=None, note="loading")
+        if name not in self.bars:
             return
-        seen = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
-        names = ", ".join(self.names[:4]) + (" ..." if len(self.names) > 4 else "")
-        label = f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}"
-        self.console.print(f"  after task {label:<4} [dim]{escape(f'{names:<24.24}')}[/] accuracy on tasks so far: {seen}", highlight=False)
+        bar = self.bars[name]
+        match event:
+            case RunStarted(epochs=epochs):
+                self.progress.update(bar, total=epochs, note="epochs")
+            case RunResumed(position=position, epochs_done=epochs):
+                self.progress.update(bar, advance=epochs, note=position)
+            case EpochEnded(report=report):
+                self.progress.update(bar, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
 
-    def warned(self, message: str) -> None:
-        self.console.print(f"  [yellow]warning:[/] {escape(message)}", highlight=False)
+    def remove(self, job: Job) -> None:
+        if (bar := self.bars.pop(run_name(job), None)) is not None:
+            self.progress.remove_task(bar)
+
+
+def run_name(job: Job) -> str:
+    return str(job.tag or job)
+
+
+def _span(tasks: tuple[int, ...]) -> str:
+    return f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}"

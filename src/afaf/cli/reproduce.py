@@ -10,21 +10,19 @@ from typing import get_args
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from afaf.cli.progress import RunBars, run_name
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, unknown
 from afaf.runs.config import parse_set, read_toml
-from afaf.runs.runner import Listener
-from afaf.streams.tasks import Outline
+from afaf.runs.events import EpochEnded, Event, JobFailed, JobStopped
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
-from afaf.sweeps.reproduce import Progress, Reproduction
-from afaf.sweeps.store import Key, Line, Store, canonical
+from afaf.sweeps.reproduce import LineStored, Reproduction
+from afaf.sweeps.store import Line, Store, canonical
 from afaf.training.precision import Precision
-from afaf.training.report import EpochReport
 
 SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
 
@@ -52,20 +50,20 @@ def reproduce_experiments(
         raise ConfigError(unknown("precision", precision, get_args(Precision)))
     deadline = None if limit_minutes is None else time.monotonic() + SAFETY * 60 * limit_minutes
     chosen = asked_for(experiments, names, seeds, settings)
-    with stopping() as stop, GridDisplay(display_console) as display:
-        executor = LocalExecutor(device, data=data, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
+    with stopping() as stop:
+        executor = LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
         Store(results).prepare([experiment.name for experiment in chosen])
-        reproduction = Reproduction(chosen, Store(results), executor, display, again=again)
-        display.reproduction = reproduction
+        reproduction = Reproduction(chosen, Store(results), executor, data=data, again=again)
+        display = GridDisplay(display_console, reproduction)
         try:
-            reproduction.carry_out({} if precision is None else {"run.precision": precision})
+            with display:
+                reproduction.carry_out({} if precision is None else {"run.precision": precision}, display.on_event)
         finally:
-            display.close()
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
             failed = f" ({display.failures} of them diverged or had no room)" if display.failures else ""
-            told = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/"
-            console.print(escape(told) + _how_to_go_on(reproduction, done, left, again), soft_wrap=True)
+            summary = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/"
+            console.print(escape(summary) + _how_to_go_on(reproduction, done, left, again), soft_wrap=True)
     for message, runs in reproduction.errors_by_message().items():
         console.print(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}", soft_wrap=True)
     return not reproduction.errors
@@ -140,12 +138,12 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {rest:02d} s left"
 
 
-class GridDisplay(Progress):
-    """On a terminal a bar for the grid and one for each run in progress; a line for each that ends, wherever it is shown."""
+class GridDisplay:
+    """On a terminal a bar for the grid and one for each run in progress; everywhere a line for each run that ends."""
 
-    def __init__(self, console: Console):
-        self.console = console
-        self.bars = Bars(
+    def __init__(self, console: Console, reproduction: Reproduction):
+        self.console, self.reproduction = console, reproduction
+        self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -155,79 +153,47 @@ class GridDisplay(Progress):
             transient=True,
             disable=not console.is_terminal,
         )
-        self.reproduction: Reproduction | None = None
-        self.whole: TaskID | None = None
-        self.rows: dict[Key, TaskID] = {}
-        self.total = self.ended = 0
-        self.told: set[str] = set()
+        self.ended = reproduction.already
+        self.total = self.ended + len(reproduction.missing)
+        self.whole = self.progress.add_task("[bold]all runs[/]", total=self.total, completed=self.ended, note="")
+        self.bars = RunBars(self.progress)
+        self.messages: set[str] = set()
         self.failures = 0
 
     def __enter__(self) -> GridDisplay:
-        self.bars.start()
+        self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.progress.stop()
 
-    def close(self) -> None:
-        self.bars.stop()
+    def on_event(self, event: Event) -> None:
+        self.bars.on_event(event)
+        match event:
+            case EpochEnded():
+                self._show_time_left()
+            case LineStored(line=line):
+                self.bars.remove(event.job)
+                self.ended += 1
+                self.failures += "failed" in line
+                self._show_time_left()
+                outcome = line["failed"] if "failed" in line else _headline(line)
+                left = duration(self.reproduction.seconds_left)
+                self._print(f"[{self.ended}/{self.total}] {run_name(event.job)}: {outcome}; {left}")
+            case JobFailed(error=error):
+                self.bars.remove(event.job)
+                if str(error) not in self.messages:  # one cause often stops all runs of a stream
+                    self._print(f"not done: {run_name(event.job)}: {error}")
+                self.messages.add(str(error))
+            case JobStopped():
+                self.bars.remove(event.job)
+                self._print(f"stopped before its end: {run_name(event.job)}")
 
-    def planned(self, runs: Sequence[Planned], already: int) -> None:
-        self.total, self.ended = len(runs) + already, already
-        self.whole = self.bars.add_task("[bold]all runs[/]", total=self.total, completed=already, note="")
-        self._show_time_left()
-
-    def started(self, run: Planned) -> Listener:
-        self.rows[run.key] = self.bars.add_task(escape(str(run)), total=None, note="loading")
-        return _Row(self, self.rows[run.key])
-
-    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None:
-        self._end(run)
-        self.ended += 1
-        if self.whole is not None:
-            self.bars.update(self.whole, completed=self.ended)
-        self._show_time_left()
-        self.failures += "failed" in line
-        found = line["failed"] if "failed" in line else _headline(line)
-        message = f"[{self.ended}/{self.total}] {run}: {found}; {duration(seconds_left)}"
+    def _print(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, highlight=False, markup=False)
 
-    def failed(self, run: Planned, error: Exception) -> None:
-        """Told once: what ails one run often ails all of its stream."""
-        self._end(run)
-        if str(error) not in self.told:
-            self.console.print(f"not done: {run}: {error}", soft_wrap=True, highlight=False, markup=False)
-        self.told.add(str(error))
-
-    def stopped(self, run: Planned) -> None:
-        self._end(run)
-        self.console.print(f"stopped before its end: {run}", soft_wrap=True, highlight=False, markup=False)
-
-    def _end(self, run: Planned) -> None:
-        row = self.rows.pop(run.key, None)
-        if row is not None:
-            self.bars.remove_task(row)
-
     def _show_time_left(self) -> None:
-        if self.whole is not None and self.reproduction is not None:
-            self.bars.update(self.whole, note=duration(self.reproduction.seconds_left))
-
-
-class _Row(Listener):
-    """The bar of one run: epochs of all its tasks."""
-
-    def __init__(self, display: GridDisplay, row: TaskID):
-        self.display, self.row = display, row
-
-    def run_started(self, outline: Outline, method: str, seed: int, epochs: int) -> None:
-        self.display.bars.update(self.row, total=epochs, note="epochs")
-
-    def lesson_started(self, tasks: tuple[int, ...], class_names: tuple[str, ...]) -> None:
-        self.display.bars.update(self.row, note=f"task {tasks[-1]}")
-
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.display.bars.update(self.row, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
-        self.display._show_time_left()
+        self.progress.update(self.whole, completed=self.ended, note=duration(self.reproduction.seconds_left))
 
 
 def _headline(line: Line) -> str:

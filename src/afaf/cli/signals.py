@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while runs go on: the first asks them to stop when their epoch ends, the second ends the program at once."""
+"""Ctrl-C and SIGTERM during runs: the first signal asks them to stop after their epoch, the second ends the program at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from types import FrameType
 
 from afaf.errors import StoppedError
-from afaf.runs.stop import Stop
+from afaf.runs.stop import StopToken
 
 
 @contextlib.contextmanager
-def stopping(advice: str = "") -> Iterator[Stop]:
-    """A `Stop` that signals ask, for as long as the block lasts; `advice` is told with the stopped run's own."""
-    stop = Stop()
+def stopping(advice: str = "") -> Iterator[StopToken]:
+    """Yield a StopToken that SIGINT and SIGTERM ask; `advice` is added to the message of a stopped run."""
+    stop = StopToken()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.asked:  # files appear whole or not at all, so that nothing is lost by leaving now
@@ -39,7 +39,7 @@ def stopping(advice: str = "") -> Iterator[Stop]:
 
 
 def _say(words: str) -> None:
-    """Straight to the terminal: a handler may run in the midst of another print."""
+    """Write to stderr directly: a handler may interrupt another print."""
     cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
     with contextlib.suppress(OSError):
         os.write(2, f"{cursor}\n{words}\n".encode())

@@ -77,3 +77,10 @@ def has_collapsed(R_task_il: Matrix, classes_per_task: Sequence[int]) -> bool:
     """Whether a network that had learned a task only guesses now: its neurons have died."""
     had_learned = any(not only_guesses(row, classes_per_task) and row[-1] is not None for row in R_task_il[:-1])
     return had_learned and only_guesses(R_task_il[-1], classes_per_task)
+
+
+def hardly_learned(task: int, accuracy: float, classes: int, remedy: str) -> str | None:
+    """A warning if the accuracy on a task's training images in its last epoch is hardly better than guessing; else None."""
+    if not is_guessing(accuracy, classes):
+        return None
+    return f"task {task} was hardly learned: {accuracy:.0f} % right on its training images, chance is {100 / classes:.0f} %; {remedy}"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from afaf.errors import CapacityError, DataError, FileError
+from afaf.evaluation.metrics import hardly_learned
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
 from afaf.lifelong.life import Label, Life, TaskNote, sorted_labels
 from afaf.lifelong.settings import (
@@ -36,7 +37,6 @@ from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.runs.config import Config, build_config
 from afaf.runs.device import suitable_threads
-from afaf.runs.guessing import hardly_learned
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
 from afaf.storage.model_file import Model

@@ -14,8 +14,9 @@ from afaf.methods import find_method
 from afaf.network.zoo import NETWORKS
 from afaf.randomness import check_seed
 from afaf.runs.config import Config, Table, build, build_config
+from afaf.runs.job import settings_tables
 from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
-from afaf.runs.runner import Setup, set_up, settings_table
+from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
 METHOD = "afaf"
@@ -55,7 +56,7 @@ def expected_outline(shape: tuple[int, ...], n_classes: int, images: int, settin
 
 
 def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
-    return [lifelong_table(outline, settings), *settings_table(None, settings.settings)]
+    return [lifelong_table(outline, settings), *settings_tables(None, settings.settings)]
 
 
 def config_of(outline: Outline, settings: LifelongSettings) -> Config:

@@ -8,7 +8,8 @@ from typing import Any
 from afaf.costing.predict import Costs
 from afaf.methods import BUILT_IN, find_method
 from afaf.methods.base import Actions, Method
-from afaf.runs.runner import costs
+from afaf.runs.job import Job
+from afaf.runs.setup import costs_of
 from afaf.streams.benchmarks import BENCHMARKS
 
 
@@ -17,7 +18,7 @@ def methods_tables() -> str:
     methods = [find_method(name) for name in BUILT_IN]
     parts = [actions_table(methods)]
     for stream in (name for name, benchmark in BENCHMARKS.items() if not benchmark.illustration):
-        parts.append(f"### {stream}\n\n{costs_table([costs(stream, name) for name in BUILT_IN])}")
+        parts.append(f"### {stream}\n\n{costs_table([costs_of(Job(stream, name)) for name in BUILT_IN])}")
     return "\n\n".join(parts)
 
 

@@ -21,8 +21,9 @@ from afaf.report.page import Page, Section, chart, charts, html_table, number_ca
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
+from afaf.runs.job import Job
 from afaf.runs.results import Results
-from afaf.runs.runner import costs
+from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
 
 NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
@@ -60,7 +61,7 @@ class Runs:
     def costs(self) -> Costs | None:
         """Known without training, where the stream can be found again."""
         try:
-            return costs(self.first.stream, self.first.method, config=self.folders[0] / "config.json")
+            return costs_of(Job(self.first.stream, self.first.method, config=self.folders[0] / "config.json"))
         except AfafError:
             return None
 

@@ -1,4 +1,4 @@
-"""A run for TensorBoard: scalars as they come, the R matrices as images, settings and final metrics as hyper-parameters.
+"""Write a run for TensorBoard: scalars during the run, then R matrices as an image, settings and metrics as hyper-parameters.
 
 TensorBoard is an extra (`pip install 'afaf[tensorboard]'`), imported only when asked for.
 """
@@ -16,23 +16,23 @@ from PIL import Image
 
 from afaf.errors import ConfigError
 from afaf.report.figures import save_r_matrix
+from afaf.runs.events import EpochEnded, Event, RunResumed, TaskEnded
 from afaf.runs.folder import flat
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener
 from afaf.training.report import EpochReport
 
 FOLDER = "tensorboard"  # within the run folder
 
 
 def check_installed() -> None:
-    """Said before anything is learned."""
+    """Raise ConfigError if TensorBoard is missing."""
     try:
         import tensorboard  # noqa: F401
     except ImportError:
         raise ConfigError("TensorBoard is not installed: pip install 'afaf[tensorboard]', or leave --tensorboard out") from None
 
 
-class TensorBoard(Listener):
+class TensorBoard:
     """Writes one run's events into its folder."""
 
     def __init__(self, folder: Path):
@@ -42,30 +42,35 @@ class TensorBoard(Listener):
         self.writer: Any = SummaryWriter(str(folder / FOLDER))  # type: ignore[no-untyped-call]
         self.epochs = 0
 
-    def run_resumed(self, where: str, epochs_done: int) -> None:
-        """Go on counting after the epochs that lie behind."""
-        self.epochs = epochs_done
+    def on_event(self, event: Event) -> None:
+        match event:
+            case RunResumed(epochs_done=epochs):
+                self.epochs = epochs
+            case EpochEnded(report=report):
+                self._add_epoch(report)
+            case TaskEnded(tasks=tasks, row=row, row_task_il=row_task_il):
+                self._add_accuracies(tasks[-1], row, row_task_il)
 
-    def epoch_ended(self, report: EpochReport) -> None:
-        """Training over all tasks, and each task by itself."""
+    def _add_epoch(self, report: EpochReport) -> None:
+        """Add loss and accuracy over all tasks, and for this task."""
         self.epochs += 1
         for name, value in (("loss", report.loss), ("accuracy", report.accuracy)):
             self.writer.add_scalar(f"train/{name}", value, self.epochs)
             phase = f" phase {report.phase + 1}" if report.phase else ""
             self.writer.add_scalar(f"train by task/{name}, task {report.task}{phase}", value, report.epoch + 1)
 
-    def lesson_ended(self, tasks: tuple[int, ...], row: list[float | None], row_task_il: list[float | None]) -> None:
-        """Accuracy on every task so far, and their mean, after this one."""
+    def _add_accuracies(self, task: int, row: list[float | None], row_task_il: list[float | None]) -> None:
+        """Add the accuracy on every task so far, and their mean."""
         for setting, values in (("class-IL", row), ("task-IL", row_task_il)):
             known = {number: value for number, value in enumerate(values, 1) if value is not None}
             for number, value in known.items():
-                self.writer.add_scalar(f"test {setting}/task {number}", value, tasks[-1])
+                self.writer.add_scalar(f"test {setting}/task {number}", value, task)
             if known:
-                self.writer.add_scalar(f"test/ACC {setting}", float(np.mean(list(known.values()))), tasks[-1])
+                self.writer.add_scalar(f"test/ACC {setting}", float(np.mean(list(known.values()))), task)
         self.writer.flush()
 
     def finish(self, results: Results) -> None:
-        """The R matrices as an image, settings and final metrics as hyper-parameters."""
+        """Add the R matrices as an image, settings and final metrics as hyper-parameters, and close the file."""
         with tempfile.TemporaryDirectory() as place:
             picture = Path(place) / "r-matrix.png"
             save_r_matrix(results, picture)

@@ -1,4 +1,4 @@
-"""How a run ends when it cannot go on: with what happened, what is still there, and what to do."""
+"""Errors of a run, explained: what happened, what is saved, and what to do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def honest_failure(run: Run) -> Iterator[None]:
-    """Put into words what can go wrong on the way."""
+def explain_errors(run: Run) -> Iterator[None]:
+    """Turn low-level errors of a run into errors that say what happened, what is saved and what to do."""
     try:
         yield
     except DivergedError as error:
@@ -27,10 +27,10 @@ def honest_failure(run: Run) -> Iterator[None]:
                 run.folder.log({"event": "diverged", "why": str(error)})
         raise DivergedError(f"{error}{_kept(run, 'The last good checkpoint is kept')}") from None
     except WriteError as error:
-        raise WriteError(f"{error}{_resume(run)}") from error
+        raise WriteError(f"{error}{_resume_advice(run)}") from error
     except OSError as error:
         what = f"cannot use {error.filename}: {reason(error)}" if error.filename else reason(error)
-        raise RunError(f"{what}{_resume(run)}") from error
+        raise RunError(f"{what}{_resume_advice(run)}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise DeviceError(_out_of_memory(run)) from error
     except RuntimeError as error:
@@ -51,7 +51,7 @@ def _out_of_memory(run: Run) -> str:
 
 
 def _kept(run: Run, words: str) -> str:
-    """Which checkpoint is there, once the one under way is written."""
+    """Name the newest checkpoint, once any unfinished write has ended."""
     if run.checkpoints is None:
         return ""
     with contextlib.suppress(WriteError, FileError):
@@ -59,7 +59,7 @@ def _kept(run: Run, words: str) -> str:
     return "" if run.checkpoints.newest is None else f". {words}: {run.checkpoints.newest.path}"
 
 
-def _resume(run: Run) -> str:
+def _resume_advice(run: Run) -> str:
     if run.folder is None:
         return ""
-    return f". What was saved before is still there; then go on with: {resume_command(run.folder.path)}"
+    return f". What was saved before is still there; then continue with: {resume_command(run.folder.path)}"

@@ -1,11 +1,16 @@
-"""What a run has found so far, and where it stands: all of it, besides the learner, that a checkpoint must hold."""
+"""The position and the results of a run so far: together with the learner, the contents of a checkpoint."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
+from afaf.storage.state import Description, Named, build, describe, stored_tensors
+from afaf.training.learner import Learner
 from afaf.training.report import EpochReport
 
 Row = list[float | None]
@@ -75,3 +80,22 @@ class Progress:
             raise ValueError("its results make no sense")
         progress.seconds, progress.seconds_learning = float(progress.seconds), float(progress.seconds_learning)
         return progress
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run between two tasks, copied to host memory."""
+
+    tasks: int  # learned so far
+    learner: dict[str, Any]
+    tensors: Named
+    progress: dict[str, Any]
+
+    @classmethod
+    def of(cls, tasks: int, learner: Learner, progress: Progress) -> RunState:
+        return cls(tasks, describe(learner), stored_tensors(learner), progress.to_dict())
+
+    def restore(self, n_tasks: int, device: torch.device) -> tuple[Learner, Progress]:
+        """Return independent copies."""
+        tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return build(Description.parse(self.learner), tensors, device), Progress.from_dict(copy.deepcopy(self.progress), n_tasks)

@@ -1,4 +1,4 @@
-"""Going on with a run that was interrupted: from its folder alone, to the same bits that it would have ended with."""
+"""Resume an interrupted run from its folder alone, with the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,30 @@ from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, RunSettings, Table, build, instead_of_preset, merge
+from afaf.runs.config import Config, RunSettings, Table, build, merge
 from afaf.runs.device import device_name, find_device
+from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, flat
+from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.results import Results
-from afaf.runs.runner import Listener, Run, as_configured, check_typed, is_same_data, method_class, open_with, set_up, settings_table
-from afaf.runs.stop import Stop
+from afaf.runs.runner import Run, is_same_data
+from afaf.runs.setup import restrict, set_up
+from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
+
+
+def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
+    """Carry out a job. With `job.resume`, continue the run that its folder holds; a different run there is refused."""
+    out = job.folder
+    if not job.resume or out is None or not (out / "config.json").exists():
+        return runner.run(job, on_event=on_event, stop=stop, stream=stream)
+    job.check()
+    stream = stream or job.open()
+    setup = set_up(stream.outline, job.method_class, *job.tables)
+    _refuse_another(out, {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()})
+    device = None if job.device == "auto" else job.device
+    method = None if isinstance(job.method, str) else job.method
+    return resume(out, device=device, data=job.data, stream=stream, method=method, on_event=on_event, stop=stop)
 
 
 def resume(
@@ -31,89 +48,66 @@ def resume(
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     stream: Stream | None = None,
     method: type[Method[Any]] | None = None,
-    listener: Listener | None = None,
-    stop: Stop | None = None,
+    on_event: OnEvent = ignore,
+    stop: StopToken | None = None,
 ) -> Results:
-    """Go on with the run in this folder from its newest good checkpoint; a finished one only tells its results.
+    """Continue the run in this folder from its newest good checkpoint; return the results of a finished one.
 
-    Everything is read from the folder; `device` and `data` override what it says. A run of a `Stream` or a `Method` class that has no
-    name needs them here again; a stream that is given must be the one that the run learns, or has learned.
+    Everything is read from the folder; `device` and `data` override it. A run of a `Stream` or a `Method` class without a name needs them
+    again; the stream must be the one that the run began with.
     """
-    path, listener = Path(run), listener or Listener()
+    path = Path(run)
     with RunFolder.reopen(path) as folder:
         if folder.finished:
             if settings:
-                raise ConfigError(
-                    f"the run in {path} is finished: settings change nothing any more; start another run to learn with others"
-                )
+                raise ConfigError(f"the run in {path} is finished: settings change nothing; start another run to use others")
             if stream is not None:
                 _check_was_learned(folder.read_json("config.json"), path, stream)
             return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
         about = folder.read_json("config.json")
-        tables = [*instead_of_preset(_stored(about, path)), *_free_settings(settings)]
-        where = find_device(device or about["device"])
+        _check_stored(about, path)
+        _check_free(settings)
+        find_device(device or about["device"])
         _check_same_settings(about, path)
-        kind = method or _same_method(about)
-        opened = open_with(stream or _source(about), tables, data or about["data"])
-        setup = set_up(opened.outline, kind, *tables)
-        opened = as_configured(opened, setup.config)
+        job = Job(
+            stream or _source(about),
+            method or _same_method(about),
+            about["seed"],
+            settings,
+            config=path / "config.json",  # replaces the preset
+            device=device or about["device"],
+            data=data or about["data"],
+            out=path,
+            resume=True,
+        )
+        opened = job.open()
+        setup = set_up(opened.outline, job.method_class, *job.tables)
+        opened = restrict(opened, setup.config)
         _check_same_data(about, opened)
-        again = Run(opened, setup, about["seed"], where, folder, listener, stop)
-        take_up(again, folder, listener)
-        _warn_if_elsewhere(about, where, listener)
-        return again.carry_out()
+        resumed = Run(job, opened, setup, folder, on_event, stop)
+        _restore(resumed, folder)
+        _warn_if_elsewhere(about, resumed)
+        return resumed.carry_out()
 
 
-def take_up(run: Run, folder: RunFolder, listener: Listener) -> None:
-    """Bring a run to its newest good checkpoint, and its log with it."""
+def _restore(run: Run, folder: RunFolder) -> None:
+    """Restore a run and its log from the newest good checkpoint."""
     assert run.checkpoints is not None
-    passed_over: list[str] = []
+    skipped: list[str] = []
 
     def warn(message: str) -> None:
-        passed_over.append(message)
-        listener.warned(message)
+        skipped.append(message)
+        run.emit(Warned(run.job, message))
 
     restored = run.checkpoints.restore(run.device, len(run.stream), warn)
     folder.cut_log(0 if restored is None else restored.log_bytes)
     if restored is not None:
-        run.go_on_from(restored)
-    folder.log({"event": "resumed", "position": run.position.to_dict(), "passed_over": passed_over})
-
-
-def run_or_resume(
-    stream: str | Stream,
-    method: str | type[Method[Any]],
-    *,
-    out: Path,
-    seed: int,
-    device: str,
-    config: str | Path | None,
-    settings: Mapping[str, Any] | Sequence[str] | None,
-    data: str | Path | None,
-    listener: Listener | None,
-    stop: Stop | None,
-) -> Results:
-    """Go on with the run that the folder holds, provided that it is the one asked for; begin it where there is none."""
-    if not (out / "config.json").exists():
-        given: dict[str, Any] = {"seed": seed, "device": device, "config": config, "settings": settings, "data": data}
-        return runner.run(stream, method, out=out, listener=listener, stop=stop, **given)
-    kind, tables = check_typed(stream, method, config, settings)
-    opened = open_with(stream, tables, data)
-    setup = set_up(opened.outline, kind, *tables)
-    _refuse_another(out, {"stream": opened.name, "method": kind.name, "seed": seed, "config": setup.config.to_dict()})
-    return resume(
-        out,
-        device=None if device == "auto" else device,
-        data=data,
-        stream=opened,
-        method=None if isinstance(method, str) else method,
-        listener=listener,
-        stop=stop,
-    )
+        run.restore(restored)
+    folder.log({"event": "resumed", "position": run.position.to_dict(), "passed_over": skipped})
 
 
 def _refuse_another(out: Path, asked: Table) -> None:
-    """The folder's run must be the one asked for in all that its results depend on: in settings that only one of them has, too."""
+    """Raise RunError if the folder's run differs in anything that its results depend on."""
     about = RunFolder(out).read_json("config.json")
     here = flat(json.loads(json.dumps(asked)))
     there = flat({name: about.get(name) for name in asked})
@@ -127,29 +121,26 @@ def _refuse_another(out: Path, asked: Table) -> None:
 
 
 def _known_by(stream: str) -> str:
-    """A stream's name, of own data without the way there: it may have been moved, or be asked for from another folder."""
+    """A stream's name; of own data without the folders above it, which may differ."""
     kind, colon, path = stream.partition(":")
     return f"{kind}:{Path(path).expanduser().absolute().name}" if colon and kind in ("folder", "npz") else stream
 
 
-def _stored(about: Mapping[str, Any], path: Path) -> Table:
+def _check_stored(about: Mapping[str, Any], path: Path) -> None:
     needed = {"config": dict, "seed": int, "device": str, "method": str, "stream": str, "train_counts": list}
     for name, kind in needed.items():
         if not isinstance(about.get(name), kind):
             raise RunError(f"{path / 'config.json'} does not say all that is needed to go on ({name}): the run must be started anew")
-    return dict(about["config"])
 
 
-def _free_settings(settings: Mapping[str, Any] | Sequence[str] | None) -> list[Table]:
-    tables = settings_table(None, settings)
+def _check_free(settings: Mapping[str, Any] | Sequence[str] | None) -> None:
     merged: Table = {}
-    for table in tables:
+    for table in settings_tables(None, settings):
         merged = merge(merged, table)
     for section, values in merged.items():
         if section != "run" or not set(values) <= FREE:
             free = " and ".join(f"run.{name}" for name in sorted(FREE))
-            raise ConfigError(f"a run goes on with the settings it began with; only {free} can be set anew")
-    return tables
+            raise ConfigError(f"a run continues with the settings it began with; only {free} can be changed")
 
 
 def _source(about: Mapping[str, Any]) -> str:
@@ -171,9 +162,10 @@ def _same_method(about: Mapping[str, Any]) -> type[Method[Any]]:
 
 
 def _check_was_learned(about: Mapping[str, Any], path: Path, stream: Stream) -> None:
-    """A finished run tells its results for the stream that it has learned only."""
-    run = build(RunSettings, _stored(about, path).get("run", {}), "run")
-    _check_same_data(about, as_configured(stream, Config(None, run=run)))
+    """The results of a finished run are returned only for the stream that it learned."""
+    _check_stored(about, path)
+    run = build(RunSettings, about["config"].get("run", {}), "run")
+    _check_same_data(about, restrict(stream, Config(None, run=run)))
 
 
 def _check_same_settings(about: Mapping[str, Any], path: Path) -> None:
@@ -195,11 +187,12 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
         raise RunError("the data is not what the run began with: labels or images have changed; put the data back, or start anew")
 
 
-def _warn_if_elsewhere(about: Mapping[str, Any], device: torch.device, listener: Listener) -> None:
-    """The same bits come from the same device and version only."""
+def _warn_if_elsewhere(about: Mapping[str, Any], run: Run) -> None:
+    """Only the same device and PyTorch version give the same bits."""
     for what, before, now in (
-        ("device", about.get("device_name"), device_name(device)),
+        ("device", about.get("device_name"), device_name(run.device)),
         ("PyTorch", about.get("torch"), torch.__version__),
     ):
         if before != now:
-            listener.warned(f"the run began with {what} {before} and goes on with {now}: the last bits of its numbers may differ")
+            message = f"the run began with {what} {before} and continues with {now}: the last bits of its numbers may differ"
+            run.emit(Warned(run.job, message))

@@ -1,14 +1,19 @@
-"""A wish to stop. Whoever wants runs to stop (the command line, on a signal) asks; each run looks when an epoch or a task has ended."""
+"""A request to stop runs. Each run checks it at the end of an epoch and of a task."""
 
 from __future__ import annotations
 
 import signal
+import time
 
 
-class Stop:
-    """Shared by those who ask and the runs that listen; asking only sets a flag, so that a signal handler may do it."""
+class StopToken:
+    """Shared between whoever stops runs and the runs. `ask` only stores a number, so a signal handler may call it.
 
-    def __init__(self) -> None:
+    A token with a `parent` is asked when its parent is; one with a `deadline` (seconds of `time.monotonic`) is asked from then on.
+    """
+
+    def __init__(self, parent: StopToken | None = None, deadline: float | None = None) -> None:
+        self.parent, self.deadline = parent, deadline
         self.signal: int | None = None
 
     def ask(self, by: int = signal.SIGINT) -> None:
@@ -16,13 +21,20 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        return self.signal is not None
+        if self.signal is not None or (self.deadline is not None and time.monotonic() >= self.deadline):
+            return True
+        return self.parent is not None and self.parent.asked
 
     @property
     def exit_code(self) -> int:
-        """What a program that ended for this reason tells its parent."""
-        return 128 + (self.signal or signal.SIGINT)
+        """The exit code of a program that was stopped for this reason."""
+        return 128 + (self._by or signal.SIGINT)
 
     @property
     def cause(self) -> str:
-        return "Ctrl-C" if self.signal in (None, signal.SIGINT) else signal.Signals(self.signal).name
+        by = self._by
+        return "Ctrl-C" if by in (None, signal.SIGINT) else signal.Signals(by).name
+
+    @property
+    def _by(self) -> int | None:
+        return self.signal if self.signal is not None or self.parent is None else self.parent._by

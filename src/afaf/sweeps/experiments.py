@@ -1,6 +1,6 @@
 """Experiments: a grid of runs in a TOML file, such as those behind a table or figure.
 
-title = "..."           feeds = "Table 3"        keep = ["ledger"]   (optional: what is kept besides accuracies, see keep.py)
+title = "..."           feeds = "Table 3"        keep = ["ledger"]   (optional: what is kept besides accuracies, see runs/probes.py)
 [[grid]]                streams x methods x variants x seeds 0..N-1
 streams = [...]         methods = [...]          seeds = 5
 [grid.variants]         each a table of the settings that differ from the preset; without any, the preset as it is
@@ -18,10 +18,11 @@ from typing import Any
 
 from afaf.errors import AfafError, CapacityError, ConfigError, unknown
 from afaf.runs.config import Table, build_config, read_toml
+from afaf.runs.job import Job
 from afaf.runs.presets import preset_tables
 from afaf.runs.probes import check_keep
 from afaf.runs.records import is_text
-from afaf.runs.runner import method_class, outline_with, set_up, settings_table
+from afaf.runs.setup import set_up
 from afaf.streams.tasks import Outline
 from afaf.sweeps.store import Key, Line, canonical, key_of
 
@@ -154,18 +155,18 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
 
     A sub-network that does not fit is not refused: that is an outcome.
     """
-    tables = settings_table(None, settings)
-    outline = outline_with(stream, tables, None)
+    job = Job(stream, method, settings=settings)
+    outline = job.outline()
     try:
-        set_up(outline, method, *tables)
+        set_up(outline, method, *job.tables)
     except CapacityError:
         pass
     except AfafError as error:
         raise ConfigError(f"{stream}, {method}: {error}") from None
-    preset = _resolved(outline, method, {})
+    preset = _resolved(outline, Job(stream, method))
     kept: dict[str, Any] = {}
     for name, value in canonical(settings).items():
-        resolved = _resolved(outline, method, {name: value})
+        resolved = _resolved(outline, Job(stream, method, settings={name: value}))
         if resolved != preset:
             kept[name] = _as_resolved(name, value, resolved)
     return canonical(kept)
@@ -179,9 +180,9 @@ def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
     return value if isinstance(found, Mapping) else found
 
 
-def _resolved(outline: Outline, method: str, settings: Mapping[str, Any]) -> Table:
-    kind = method_class(method)
-    return build_config(kind.Options, *preset_tables(outline, kind), *settings_table(None, settings)).to_dict()
+def _resolved(outline: Outline, job: Job) -> Table:
+    kind = job.method_class
+    return build_config(kind.Options, *preset_tables(outline, kind), *job.tables).to_dict()
 
 
 def _check_table(table: Mapping[str, Any], entries: Mapping[str, Entry], where: str) -> None:

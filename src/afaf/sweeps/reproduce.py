@@ -1,27 +1,28 @@
-"""Filling results/: which runs of some experiments are missing, which of them fit into the time, and the line each leaves behind."""
+"""Fill results/: find the missing runs of some experiments, carry out those that fit into the time, store a line for each."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from afaf.errors import AfafError, CapacityError, ConfigError, DivergedError
 from afaf.runs.config import Config, build_config
 from afaf.runs.device import device_name
+from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, StateReached, ignore
+from afaf.runs.job import Job
 from afaf.runs.presets import preset_tables
 from afaf.runs.probes import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results, Row
-from afaf.runs.runner import Listener, Setup, as_configured, costs, method_class, set_up, settings_table
-from afaf.runs.shared_prefix import Beginnings, Shared, shared_by
-from afaf.streams.benchmarks import outline_of
-from afaf.streams.tasks import Stream
-from afaf.sweeps.executor import Job, LocalExecutor, Watch
+from afaf.runs.setup import Setup, costs_of, restrict, set_up
+from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, Planned
+from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
 from afaf.sweeps.store import Key, Line, Store
 from afaf.training.engines import find_engine
 from afaf.training.precision import at_work
@@ -35,13 +36,13 @@ COSTS = (
     "dense_flops",
     "kept_bytes",
 )
-HOW = ("run.engine", "run.precision")  # settings that say how a run is computed, not what: they do not tell runs apart
+HOW = ("run.engine", "run.precision")  # settings that do not distinguish runs: how a run is computed, not what
 
 
 class Expectation:
-    """How long runs take, from those of the same stream and method on the same device, as many at once; else from similar ones.
+    """How long runs take: from runs of the same stream and method on the same device, as many at once; else from similar ones.
 
-    Those that go on from a shared beginning are shorter.
+    Runs that start from a shared prefix are shorter and are counted separately.
     """
 
     def __init__(self, lines: Mapping[Key, Line], device: str, jobs_at_once: int):
@@ -49,49 +50,43 @@ class Expectation:
         for line in lines.values():
             alike = line.get("device") == device and line.get("jobs_at_once") == jobs_at_once
             if alike and line.get("seconds") and not line.get("shared_tasks"):
-                self.learn(line["stream"], line["method"], line["seconds"])
+                self.add(line["stream"], line["method"], line["seconds"])
 
-    def learn(self, stream: str, method: str, seconds: float, begun: bool = False) -> None:
-        for known_as in ((stream, method, "begun"),) if begun else ((stream, method), (stream,), ()):
-            self.seconds.setdefault(known_as, []).append(seconds)
+    def add(self, stream: str, method: str, seconds: float, shared: bool = False) -> None:
+        for key in ((stream, method, "shared"),) if shared else ((stream, method), (stream,), ()):
+            self.seconds.setdefault(key, []).append(seconds)
 
-    def of(self, run: Planned, begun: bool = False) -> float | None:
-        """Seconds to expect; None where nothing is known."""
-        same = (self.seconds.get((run.stream, run.method, "begun")) if begun else None) or self.seconds.get((run.stream, run.method))
+    def of(self, run: Planned, shared: bool = False) -> float | None:
+        """Expected seconds of a run; None if no similar run has ended."""
+        same = (self.seconds.get((run.stream, run.method, "shared")) if shared else None) or self.seconds.get((run.stream, run.method))
         if same:
             return max(same)
         similar = self.seconds.get((run.stream,)) or self.seconds.get(())
         return statistics.fmean(similar) if similar else None
 
 
-class Progress:
-    """What a display shows of a grid; told by `Reproduction`, one call at a time."""
+@dataclass(frozen=True)
+class LineStored(Event):
+    """A run ended, and the store holds its line. `job.tag` is the `Planned` run."""
 
-    def planned(self, runs: Sequence[Planned], already: int) -> None: ...
-    def started(self, run: Planned) -> Listener:
-        return Listener()
-
-    def finished(self, run: Planned, line: Line, seconds_left: float | None) -> None: ...
-    def failed(self, run: Planned, error: Exception) -> None: ...
-    def stopped(self, run: Planned) -> None: ...
+    line: Line
 
 
-class Reproduction(Watch):
-    """The missing runs of some experiments, carried out; every finished one is a line of the store at once."""
+class Reproduction:
+    """The missing runs of some experiments. `carry_out` stores a line for each as soon as it ends."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], store: Store, executor: LocalExecutor, progress: Progress, *, again: bool = False
+        self, experiments: Sequence[Experiment], store: Store, executor: LocalExecutor, *, data: Path | None = None, again: bool = False
     ):
-        self.store, self.executor, self.progress = store, executor, progress
+        self.store, self.executor, self.data, self.again = store, executor, data, again
         lines = store.read()
         wanted: dict[Key, Planned] = {}
         for run in (run for experiment in experiments for run in experiment.runs):
             wanted.setdefault(run.key, run)  # experiments share runs: the first that names one does it
             if run.keep:
                 wanted[run.key] = run
-        self.again = again
         self.missing = [run for run in wanted.values() if again or not run.done(lines)]
-        if again:  # those done longest ago first, so that several sittings add up
+        if again:  # the oldest first, so that several sittings add up
             self.missing.sort(key=lambda run: lines.get(run.key, {}).get("ended", ""))
         self.already = len(wanted) - len(self.missing)
         self.device = device_name(executor.device)
@@ -99,90 +94,98 @@ class Reproduction(Watch):
         self.about = {"commit": commit(), **versions()}
         self.how: dict[str, Any] = {}
         self.left = list(self.missing)
-        self.shared: dict[Key, Shared | None] = {}
-        self.beginnings = Beginnings(self._wanted)
-        self.begun: set[Key] = set()  # runs that went on from a beginning another run had learned
-        self.kept: dict[Key, dict[str, Any]] = {}
-        self.costs: dict[Key, dict[str, Any] | None] = {}
-        self.running: dict[Hashable, tuple[Planned, float]] = {}
+        self.prefixes: dict[Key, SharedPrefix | None] = {}
+        self.states = PrefixStates(self._needed)
+        self.resumed: set[Key] = set()  # runs that started from a state another run had reached
+        self.running: dict[Key, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
         self.errors: list[tuple[Planned, Exception]] = []
+        self.emit: OnEvent = ignore
 
-    def carry_out(self, how: Mapping[str, Any] | None = None) -> None:
-        """Do what is missing, as far as the time goes; `how` are settings of `HOW`."""
-        self.how = dict(how or {})
-        self.shared = self._shared_by(self.missing)
-        self.executor.beginnings = self.beginnings
-        self.progress.planned(self.missing, self.already)
-        self.executor.carry_out(self._next_jobs(), self)
+    def carry_out(self, how: Mapping[str, Any] | None = None, on_event: OnEvent = ignore) -> None:
+        """Carry out the missing runs until the deadline. `how` holds settings of `HOW`.
+
+        `on_event` receives the executor's events, with LineStored in place of JobFinished.
+        """
+        self.how, self.emit = dict(how or {}), on_event
+        self.prefixes = self._shared_prefixes(self.missing)
+        self.executor.carry_out(self._next_jobs(), self._handle, self._measure)
 
     @property
     def written(self) -> int:
-        """How many of the missing runs the store holds now."""
+        """Number of the missing runs that the store holds now."""
         lines = self.store.read()
         return sum(run.done(lines) for run in self.missing)
 
     def _next_jobs(self) -> Iterator[Job | None]:
-        """The first run left that is expected to end in time and need not wait; one of unknown length is tried."""
+        """The first run left that is expected to end in time and need not wait; a run of unknown length is tried."""
         while self.left:
             others = [run for run in self.left if not self._waits(run)]
             ready = [run for run in others if self._fits(run)]
             if not ready and len(others) == len(self.left):
                 return
             if not ready:
-                yield None  # those that wait may fit yet: once its beginning is known, a run is shorter
+                yield None  # a run that waits gets shorter once its prefix is learned, and may fit then
                 continue
-            run = next((run for run in ready if self._known(run)), ready[0])  # what is known can be forgotten the sooner
+            run = next((run for run in ready if self._is_learned(run)), ready[0])  # a state that is used up frees memory
             self.left.remove(run)
             if not self.again and run.done(self.store.read()):
-                continue  # another process at work on the same folder has done it meanwhile
-            shared = self.shared[run.key]
-            beginning = None if shared is None else self.beginnings.take(shared)
-            if beginning is not None:
-                self.begun.add(run.key)
+                continue  # another process has done it meanwhile
             self.running[run.key] = (run, time.monotonic())
-            yield Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, beginning=beginning, tag=run.key)
+            yield self._job(run)
+
+    def _job(self, run: Planned) -> Job:
+        job = Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, data=self.data, tag=run)
+        prefix = self.prefixes[run.key]
+        if prefix is None:
+            return job
+        state = self.states.take(prefix)
+        if state is not None:
+            self.resumed.add(run.key)
+            return replace(job, start=state)
+        return replace(job, snapshot_after=prefix.tasks) if self._needed(prefix) else job
 
     def _fits(self, run: Planned) -> bool:
         expected, deadline = self._expected(run), self.executor.deadline
         return deadline is None or time.monotonic() + (expected or 0) < deadline
 
     def _expected(self, run: Planned) -> float | None:
-        return self.expectation.of(run, run.key in self.begun or self._known(run))
+        return self.expectation.of(run, run.key in self.resumed or self._is_learned(run))
 
-    def _shared_by(self, runs: Sequence[Planned]) -> dict[Key, Shared | None]:
-        """What each run may share; seeds of one shape are set up once."""
-        found: dict[Key, Shared | None] = {}
+    def _shared_prefixes(self, runs: Sequence[Planned]) -> dict[Key, SharedPrefix | None]:
+        """The prefix of each run that others may share; runs that differ only in the seed are set up once."""
+        prefixes: dict[Key, SharedPrefix | None] = {}
         setups: dict[tuple[str, ...], Setup | None] = {}
         for run in runs:
-            outline, kind = outline_of(run.stream), run.key[:3]
-            if kind not in setups:
+            job, shape = Job(run.stream, run.method, settings={**run.settings, **self.how}, data=self.data), run.key[:3]
+            outline = job.outline()
+            if shape not in setups:
                 try:
-                    setups[kind] = set_up(outline, run.method, *settings_table(None, {**run.settings, **self.how}))
+                    setups[shape] = set_up(outline, run.method, *job.tables)
                 except AfafError:  # an outcome, which the run itself will meet
-                    setups[kind] = None
-            setup = setups[kind]
-            found[run.key] = None if setup is None else shared_by(setup.method, setup.config, outline.name, len(outline), run.seed)
-        return found
+                    setups[shape] = None
+            setup = setups[shape]
+            prefixes[run.key] = None if setup is None else shared_prefix(setup.method, setup.config, outline.name, len(outline), run.seed)
+        return prefixes
 
-    def _wanted(self, shared: Shared) -> bool:
-        """Whether a run that has not begun shares this beginning."""
-        return any(self.shared[run.key] == shared for run in list(self.left))
+    def _needed(self, prefix: SharedPrefix) -> bool:
+        """Whether a run that has not started shares this prefix."""
+        return any(self.prefixes[run.key] == prefix for run in list(self.left))
 
-    def _known(self, run: Planned) -> bool:
-        """Whether the beginning that a run shares has been learned."""
-        shared = self.shared[run.key]
-        return shared is not None and shared in self.beginnings
+    def _is_learned(self, run: Planned) -> bool:
+        """Whether the state after the run's shared prefix is kept."""
+        prefix = self.prefixes[run.key]
+        return prefix is not None and prefix in self.states
 
     def _waits(self, run: Planned) -> bool:
-        """Whether a run in progress is learning the beginning that this one shares."""
-        shared = self.shared[run.key]
+        """Whether a run in progress is learning this run's shared prefix."""
+        prefix = self.prefixes[run.key]
         others = [other for other, _ in list(self.running.values())]
-        return shared is not None and not self._known(run) and any(self.shared[other.key] == shared for other in others)
+        return prefix is not None and not self._is_learned(run) and any(self.prefixes[other.key] == prefix for other in others)
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest will take, shared out over the runs side by side."""
+        """Expected seconds until all runs have ended, with as many at once; None if unknown."""
         rest = [self._expected(run) for run in list(self.left)]
         for run, since in list(self.running.values()):
             expected = self._expected(run)
@@ -191,86 +194,88 @@ class Reproduction(Watch):
             return None
         return sum(seconds for seconds in rest if seconds is not None) / self.executor.jobs_at_once
 
-    # What the executor tells.
-
-    def started(self, job: Job) -> Listener:
-        run, _ = self.running[job.tag]
-        self.running[job.tag] = (run, time.monotonic())
-        return self.progress.started(run)
-
-    def learned(self, job: Job, results: Results) -> None:
-        run, _ = self.running[job.tag]
-        config = self._config(job)
-        stream = as_configured(self.executor.stream_of(job), config)
-        self.costs[run.key] = _costs(job, stream)
+    def _measure(self, job: Job, results: Results) -> Line:
+        """The parts of a line that need the stream or the model; runs in the job's thread."""
+        run, config = job.tag, self._config(job)
+        stream = restrict(self.executor.stream_of(job), config)
+        measured: Line = {"costs": _costs(replace(job, stream=stream))}
         if run.keep and results.model is not None:
             with at_work(config.run.precision, self.executor.device):
-                self.kept[run.key] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
+                measured["kept"] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
+        return measured
 
-    def finished(self, job: Job, results: Results) -> None:
-        run, since = self.running.pop(job.tag)
-        line = self._line(run, job, results)
-        self._put(run, line, time.monotonic() - since)
-
-    def failed(self, job: Job, error: Exception) -> None:
-        """A network that has no room and a loss that is no number are outcomes, kept like others; anything else is told and left out."""
-        run, since = self.running.pop(job.tag)
-        if isinstance(error, (CapacityError, DivergedError)):
-            seconds = time.monotonic() - since
-            self._put(run, {**_head(run), "failed": str(error), "kind": type(error).__name__, **self._where(job, seconds)}, None)
-        else:
-            self.errors.append((run, error))
-            self.progress.failed(run, error)
+    def _handle(self, event: Event) -> None:
+        run: Planned = event.job.tag
+        since = self.running[run.key][1]
+        match event:
+            case JobStarted():
+                self.running[run.key] = (run, time.monotonic())
+            case StateReached(state=state):
+                prefix = self.prefixes[run.key]
+                if prefix is not None:
+                    self.states.put(prefix, state)
+            case JobFinished(results=results, measured=measured):
+                del self.running[run.key]
+                self._put(event.job, self._line(event.job, results, measured), time.monotonic() - since)
+                return
+            case JobFailed(error=error):
+                del self.running[run.key]
+                if isinstance(error, (CapacityError, DivergedError)):  # outcomes, stored like others
+                    failure = {"failed": str(error), "kind": type(error).__name__}
+                    self._put(event.job, {**_head(run), **failure, **self._where(event.job, time.monotonic() - since)}, None)
+                    return
+                self.errors.append((run, error))
+            case JobStopped():
+                del self.running[run.key]
+                self.resumed.discard(run.key)
+                self.left.insert(0, run)
+        self.emit(event)
 
     def errors_by_message(self) -> dict[str, list[Planned]]:
-        """What went wrong, each once, with the runs it befell."""
-        found: dict[str, list[Planned]] = {}
+        """The runs that failed, by error message."""
+        runs: dict[str, list[Planned]] = {}
         for run, error in self.errors:
-            found.setdefault(str(error) or type(error).__name__, []).append(run)
-        return found
+            runs.setdefault(str(error) or type(error).__name__, []).append(run)
+        return runs
 
-    def stopped(self, job: Job) -> None:
-        run, _ = self.running.pop(job.tag)
-        self.begun.discard(run.key)
-        self.left.insert(0, run)
-        self.progress.stopped(run)
-
-    def _put(self, run: Planned, line: Line, seconds: float | None) -> None:
+    def _put(self, job: Job, line: Line, seconds: float | None) -> None:
+        run: Planned = job.tag
         self.store.append(run.experiment, line)
         self.done.append(run)
         if seconds is not None:
-            self.expectation.learn(run.stream, run.method, seconds, run.key in self.begun)
-        self.progress.finished(run, line, self.seconds_left)
+            self.expectation.add(run.stream, run.method, seconds, run.key in self.resumed)
+        self.emit(LineStored(job, line))
 
-    def _line(self, run: Planned, job: Job, results: Results) -> Line:
-        found = {name: _rounded(value) for name, value in results.metrics().items()}
+    def _line(self, job: Job, results: Results, measured: Line) -> Line:
+        run: Planned = job.tag
+        metrics = {name: _rounded(value) for name, value in results.metrics().items()}
         line = {
             **_head(run),
-            **{name: found[name] for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy", "forward_transfer")},
+            **{name: metrics[name] for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy", "forward_transfer")},
             "R": _rounded_rows(results.R),
             "R_task_il": _rounded_rows(results.R_task_il),
             "task_id": [_rounded(value) for value in results.task_id],
             "confusion": results.confusion,
             "params": results.params,
             "dense_params": results.dense_params,
-            "costs": self.costs.pop(run.key),
+            "costs": measured["costs"],
         }
         if results.R_task_il_unmasked is not None:
-            line["acc_task_il_unmasked"] = found["acc_task_il_unmasked"]
+            line["acc_task_il_unmasked"] = metrics["acc_task_il_unmasked"]
             line["R_task_il_unmasked"] = _rounded_rows(results.R_task_il_unmasked)
-        if run.key in self.kept:
-            line["kept"] = self.kept.pop(run.key)
-        shared = self.shared[run.key]
-        if shared is not None and run.key in self.begun:
-            line["shared_tasks"] = shared.lessons  # learned by another run, whose time they took is counted here, too
+        if "kept" in measured:
+            line["kept"] = measured["kept"]
+        prefix = self.prefixes[run.key]
+        if prefix is not None and run.key in self.resumed:
+            line["shared_tasks"] = prefix.tasks  # learned by another run; the time they took is counted here, too
         if results.warnings:
             line["warnings"] = results.warnings
         return {**line, **self._where(job, results.seconds)}
 
     def _config(self, job: Job) -> Config:
-        """All settings of a job, also of one whose network has no room."""
-        kind, outline = method_class(job.method), self.executor.stream_of(job).outline
-        return build_config(kind.Options, *preset_tables(outline, kind), *settings_table(job.config, job.settings))
+        """All settings of a job, also of one whose sub-networks do not fit."""
+        kind, outline = job.method_class, self.executor.stream_of(job).outline
+        return build_config(kind.Options, *preset_tables(outline, kind), *job.tables)
 
     def _where(self, job: Job, seconds: float) -> Line:
         device, run = self.executor.device, self._config(job).run
@@ -289,13 +294,13 @@ def _head(run: Planned) -> Line:
     return {"stream": run.stream, "method": run.method, "settings": dict(run.settings), "seed": run.seed}
 
 
-def _costs(job: Job, stream: Stream) -> dict[str, Any] | None:
-    """Of the stream as it was learned; None for a method that does not say what it will use."""
+def _costs(job: Job) -> dict[str, Any] | None:
+    """The costs on the stream as it was learned; None for a method that does not predict them."""
     try:
-        found = asdict(costs(stream, job.method, settings=job.settings))
+        costs = asdict(costs_of(job))
     except ConfigError:
         return None
-    return {name: _significant(found[name]) for name in COSTS}
+    return {name: _significant(costs[name]) for name in COSTS}
 
 
 def _rounded(value: float | None) -> float | None:

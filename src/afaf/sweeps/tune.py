@@ -16,22 +16,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from afaf.errors import ConfigError, DivergedError
 from afaf.methods import find_method, method_names
 from afaf.methods.base import Method
 from afaf.methods.strength import StrengthMethod
-from afaf.randomness import check_seed
 from afaf.runs.config import Config, Table, build_config
-from afaf.runs.device import find_device, suitable_threads
+from afaf.runs.device import suitable_threads
+from afaf.runs.events import OnEvent, ignore
+from afaf.runs.job import Job
 from afaf.runs.presets import preset_tables
-from afaf.runs.runner import Listener, Run, as_configured, check_typed, open_with, set_up
+from afaf.runs.runner import Run
+from afaf.runs.setup import restrict, set_up
 from afaf.streams.tasks import Stream
 from afaf.training.learner import Learner
 
@@ -40,7 +39,7 @@ VALIDATION = 0.1  # of each task's training images, unless run.validation says o
 
 @dataclass(frozen=True)
 class Trial:
-    """One task learned once: with which learning rate and trade-off, and what came of it (None: it diverged)."""
+    """One task learned once: learning rate, trade-off and accuracy (None: it diverged)."""
 
     task: int
     lr: float
@@ -50,7 +49,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found: `values[i]` for task i + 2, the last of which is `value`."""
+    """The result: `values[i]` for task i + 2, the last of which is `value`."""
 
     stream: str
     method: str
@@ -71,14 +70,15 @@ class Tuned:
 class Search:
     """The strengths tried, strongest first, and how far below the best a task's accuracy may fall."""
 
-    start: float
+    start: float | None = None  # None: the method's own
     decay: float = 0.5
     searches: int = 12
     tolerance: float = 0.2  # of the best accuracy: 0.2 of 95 % lets it fall to 76 %
 
     def check(self) -> None:
+        start = self.start or 0.0
         for name, value, good in (
-            ("start", self.start, 0 < self.start < float("inf")),
+            ("start", start, 0 < start < float("inf")),
             ("decay", self.decay, 0 < self.decay < 1),
             ("searches", self.searches, self.searches >= 1),
             ("tolerance", self.tolerance, 0 <= self.tolerance < 1),
@@ -87,8 +87,8 @@ class Search:
                 raise ConfigError(f"{name} = {value}: start must be greater than 0, decay in 0..1, searches at least 1, tolerance in 0..1")
 
     def strongest(self, best: float, accuracy_of: Callable[[float], float | None]) -> tuple[float, bool]:
-        """The strongest value whose accuracy is within the tolerance of the best; the weakest tried, and False, if none is."""
-        value = self.start
+        """The strongest value whose accuracy is within the tolerance of the best; else the weakest tried, and False."""
+        value = self.start or 0.0
         for _ in range(self.searches):
             accuracy = accuracy_of(value)
             if accuracy is not None and accuracy >= (1 - self.tolerance) * best:
@@ -97,66 +97,47 @@ class Search:
         return value / self.decay, False
 
 
-def tune(
-    stream: str | Stream,
-    method: str | type[Method[Any]],
-    *,
-    tasks: int = 2,
-    start: float | None = None,
-    decay: float = Search.decay,
-    searches: int = Search.searches,
-    tolerance: float = Search.tolerance,
-    learning_rates: Sequence[float] = (),
-    seed: int = 0,
-    device: str = "auto",
-    config: str | Path | None = None,
-    settings: Mapping[str, Any] | Sequence[str] | None = None,
-    data: str | Path | None = None,
-    listener: Listener | None = None,
-) -> Tuned:
-    """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
-
-    Use all `settings` of the result together, with the settings given here: they are the run that was tuned.
-    """
-    kind, tables = check_typed(stream, method, config, settings)
-    check_seed(seed)
+def tune_job(job: Job, search: Search, *, tasks: int = 2, learning_rates: Sequence[float] = (), on_event: OnEvent = ignore) -> Tuned:
+    """Choose the trade-off of the job's method on the first `tasks` tasks of its stream, task by task."""
+    job.check()
+    kind = job.method_class
     if kind.tradeoff is None:
         tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
         raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
-    search = Search(kind.tradeoff_from if start is None else start, decay, searches, tolerance)
+    if search.start is None:
+        search = replace(search, start=kind.tradeoff_from)
     search.check()
-    opened = open_with(stream, tables, data)
+    opened = job.open()
     if not 2 <= tasks <= len(opened):
         raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")
-    tables = [*preset_tables(opened.outline, kind), *tables]  # the whole stream's: what the run will have
+    tables = [*preset_tables(opened.outline, kind), *job.tables]  # the preset of the whole stream, as in the run
     given = build_config(kind.Options, *tables)
     belonging = _belonging(kind, given)
     validated = replace(given.run, validation=given.run.validation or VALIDATION, evaluate_on="validation")
-    part = as_configured(opened[:tasks], replace(given, run=validated))
+    part = restrict(opened[:tasks], replace(given, run=validated))
     tables += [{"run": asdict(validated)}, {"method": belonging}]
-    tuner = _Tuner(part, kind, tables, seed, find_device(device), listener or Listener())
-    found = tuner.carry_out(search, learning_rates or (given.learn.lr,))
-    return replace(found, settings=_settings(found, belonging, given))
+    tuned = _Tuner(job, part, tables, on_event).carry_out(search, learning_rates or (given.learn.lr,))
+    return replace(tuned, settings=_settings(tuned, belonging, given))
 
 
 def _belonging(kind: type[Method[Any]], given: Config) -> Table:
-    """Options that a tuned value is looked for with, and goes with."""
+    """Options that the value is tuned with and belongs to."""
     method = kind(given.method, given.settings)
     return method.tuned_with() if isinstance(method, StrengthMethod) else {}
 
 
-def _settings(found: Tuned, belonging: Table, given: Config) -> dict[str, Any]:
-    """What a run needs, beside the settings given here, to learn as the trial did that was chosen."""
-    lr = {} if found.lr == given.learn.lr else {"learn.lr": found.lr}
-    return {found.option: found.value, **{f"method.{name}": value for name, value in belonging.items()}, **lr}
+def _settings(tuned: Tuned, belonging: Table, given: Config) -> dict[str, Any]:
+    """The settings that a run needs, beside those given, to learn as the chosen trial did."""
+    lr = {} if tuned.lr == given.learn.lr else {"learn.lr": tuned.lr}
+    return {tuned.option: tuned.value, **{f"method.{name}": value for name, value in belonging.items()}, **lr}
 
 
 class _Tuner:
-    """Learns tasks of a stream over and over from the same start."""
+    """Learns tasks of a stream repeatedly from the same start."""
 
-    def __init__(self, stream: Stream, kind: type[Method[Any]], tables: list[Table], seed: int, device: torch.device, listener: Listener):
-        self.stream, self.kind, self.tables, self.seed, self.device, self.listener = stream, kind, tables, seed, device, listener
-        self.option = str(kind.tradeoff)
+    def __init__(self, job: Job, stream: Stream, tables: list[Table], on_event: OnEvent = ignore):
+        self.job, self.stream, self.kind, self.tables, self.on_event = job, stream, job.method_class, tables, on_event
+        self.option = str(self.kind.tradeoff)
         self.trials: list[Trial] = []
 
     def carry_out(self, search: Search, learning_rates: Sequence[float]) -> Tuned:
@@ -179,7 +160,7 @@ class _Tuner:
         return Tuned(self.stream.name, self.kind.name, option, values[-1], lr, within, values, search.tolerance, self.trials)
 
     def _most_plastic(self, task: int, start: Learner | None, learning_rates: Sequence[float]) -> tuple[float, float, Learner]:
-        """The learning rate with which the task is learned best when nothing is held, the accuracy reached, and what was learned."""
+        """The best learning rate when nothing is held, the accuracy reached, and the learner."""
         best: tuple[float, float, Learner] | None = None
         for lr in learning_rates:
             accuracy, learner = self._learn(task, start, lr, 0.0)
@@ -190,9 +171,9 @@ class _Tuner:
         return best
 
     def _learn(self, task: int, start: Learner | None, lr: float, value: float) -> tuple[float | None, Learner]:
-        """Learn one task from where an earlier one left the network; its accuracy, or None if it diverges."""
+        """Learn one task from a given learner; return its accuracy, or None if it diverges."""
         setup = set_up(self.stream.outline, self.kind, *self.tables, {"learn": {"lr": lr}, "method": {self.option: value}})
-        run = Run(self.stream, setup, self.seed, self.device, None, self.listener)
+        run = Run(self.job, self.stream, setup, on_event=self.on_event)
         if start is not None:
             run.learner = copy.deepcopy(start)
         accuracy: float | None = None

@@ -12,16 +12,17 @@ import torch
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.runs.progress import Progress as Found
-from afaf.runs.runner import Listener, Run, Setup, set_up, settings_table
-from afaf.runs.shared_prefix import Beginnings, Shared, shared_by
+from afaf.runs.events import EpochEnded, Event, JobFinished, JobStarted, raise_failure, to_all
+from afaf.runs.job import Job, settings_tables
+from afaf.runs.progress import Progress, RunState
+from afaf.runs.runner import Run
+from afaf.runs.setup import Setup, set_up
 from afaf.streams.benchmarks import outline_of
-from afaf.sweeps.executor import Job, LocalExecutor, Watch
-from afaf.sweeps.experiments import Planned, read_experiment
-from afaf.sweeps.reproduce import Progress, Reproduction
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.experiments import read_experiment
+from afaf.sweeps.reproduce import Reproduction
+from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
 from afaf.sweeps.store import Store
-from afaf.training.learner import Learner
-from afaf.training.report import EpochReport
 
 CPU = torch.device("cpu")
 QUICK = {"learn.epochs": 2, "run.images": 20}
@@ -42,17 +43,15 @@ EWC = {
 LWF = {"paper": {}, "strong": {"method.strength": 9.0}, "known": {"method.strengths.paper": 2.0}, "hot": {"method.temperature": 5.0}}
 
 
-class Counting(Progress, Listener):
+class Counting:
     """Counts the epochs that are learned of each task."""
 
     def __init__(self) -> None:
         self.epochs: Counter[int] = Counter()
 
-    def started(self, run: Planned) -> Listener:
-        return self
-
-    def epoch_ended(self, report: EpochReport) -> None:
-        self.epochs[report.task] += 1
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, EpochEnded):
+            self.epochs[event.report.task] += 1
 
 
 def experiment(folder: Path, method: str, variants: dict[str, dict[str, object]], seeds: int) -> Path:
@@ -88,8 +87,8 @@ def test_runs_end_as_they_would_alone(
     assert late == {".".join(name.split(".")[:2]) for settings in variants.values() for name in settings}
     counting = Counting()
     chosen = read_experiment(experiment(tmp_path, method, variants, seeds=2)).with_settings(QUICK)
-    reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=at_once), counting)
-    reproduction.carry_out()
+    reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=at_once))
+    reproduction.carry_out(on_event=counting)
     lines = Store(tmp_path / "results").read()
     assert len(lines) == 2 * len(variants)
     assert counting.epochs == {task: 4 if task <= lessons else 4 * len(variants) for task in range(1, 6)}
@@ -101,18 +100,18 @@ def test_runs_end_as_they_would_alone(
 
 
 def built(method: str, **settings: object) -> Setup:
-    return set_up(outline_of("split-digits"), method, *settings_table(None, settings))
+    return set_up(outline_of("split-digits"), method, *settings_tables(None, settings))
 
 
-def shared(method: str, seed: int = 0, **settings: object) -> Shared | None:
+def shared(method: str, seed: int = 0, **settings: object) -> SharedPrefix | None:
     setup = built(method, **settings)
-    return shared_by(setup.method, setup.config, "split-digits", 5, seed)
+    return shared_prefix(setup.method, setup.config, "split-digits", 5, seed)
 
 
 def test_only_runs_that_are_the_same_before_share() -> None:
     plain = shared("afaf")
     assert plain is not None
-    assert plain.lessons == 2
+    assert plain.tasks == 2
     assert all(shared("afaf", **settings) == plain for settings in AFAF.values())
     for other in (
         shared("afaf", seed=1),
@@ -127,76 +126,73 @@ def test_only_runs_that_are_the_same_before_share() -> None:
     assert shared("finetune") is None
 
 
-def test_a_beginning_is_kept_as_long_as_it_is_wanted(digits: afaf.Stream) -> None:
-    run = Run(digits, set_up(digits.outline, "afaf", *settings_table(None, QUICK)), 0, CPU, None, Listener())
-    one, found, left = Shared(2, "one"), Found.fresh(5), ["second", "third"]
-    known = Beginnings(lambda shared: bool(left))
-    assert known.take(one) is None  # the first run has to learn it
-    known.leave(one, run.learner, found)
-    assert one in known
+def state_of(digits: afaf.Stream) -> RunState:
+    run = Run(Job(digits, "afaf", device="cpu"), digits, set_up(digits.outline, "afaf", *settings_tables(None, QUICK)))
+    return RunState.of(2, run.learner, Progress.fresh(5))
+
+
+def test_a_state_is_kept_as_long_as_a_run_needs_it(digits: afaf.Stream) -> None:
+    prefix, state, left = SharedPrefix(2, "one"), state_of(digits), ["second", "third"]
+    states = PrefixStates(lambda prefix: bool(left))
+    assert states.take(prefix) is None  # the first run has to learn it
+    states.put(prefix, state)
+    assert prefix in states
     left.remove("second")
-    assert known.take(one) is not None
-    assert one in known
+    assert states.take(prefix) is state
+    assert prefix in states
     left.remove("third")
-    assert known.take(one) is not None
-    assert one not in known
-    known.leave(one, run.learner, found)  # nobody is left who wants it
-    assert one not in known
+    assert states.take(prefix) is state
+    assert prefix not in states
+    states.put(prefix, state)  # no run needs it any more
+    assert prefix not in states
 
 
-def test_what_a_run_does_with_a_beginning_does_not_come_back(digits: afaf.Stream) -> None:
-    run = Run(digits, set_up(digits.outline, "afaf", *settings_table(None, QUICK)), 0, CPU, None, Listener())
-    one = Shared(1, "one")
-    known = Beginnings(lambda shared: True)
-    known.leave(one, run.learner, run.progress)
-    taken = known.take(one)
-    assert taken is not None
-    learners: list[Learner] = []
+def test_a_run_changes_a_copy_of_the_state_it_starts_from(digits: afaf.Stream) -> None:
+    state = state_of(digits)
+    sums = []
     for _ in range(2):
-        learner, found = taken.again(5, CPU)
-        assert found.R[0] == [None]
-        learners.append(learner)
-        found.R[0][0] = 1.0
-        assert float(learner.network.bias(1).sum()) == float(run.learner.network.bias(1).sum())
+        learner, progress = state.restore(5, CPU)
+        assert progress.R[0] == [None]
+        progress.R[0][0] = 1.0
+        sums.append(float(learner.network.bias(1).sum()))
         learner.network.bias(1).add_(1)
+    assert sums[0] == sums[1]
 
 
-def test_a_run_that_fails_while_it_learns_a_beginning_leaves_it_to_the_next(tmp_path: Path) -> None:
+def test_a_run_that_fails_while_it_learns_a_prefix_leaves_it_to_the_next(tmp_path: Path) -> None:
     class Failing(Counting):
-        def epoch_ended(self, report: EpochReport) -> None:
-            super().epoch_ended(report)
-            if self.epochs.total() == 1:
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, EpochEnded) and self.epochs.total() == 1:
                 raise ConfigError("once")
 
     chosen = read_experiment(
         experiment(tmp_path, "afaf", {name: AFAF[name] for name in ("most", "lowest", "random")}, seeds=1)
     ).with_settings(QUICK)
-    reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=3), Failing())
-    reproduction.carry_out()
+    reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=3))
+    reproduction.carry_out(on_event=Failing())
     assert [str(error) for _, error in reproduction.errors] == ["once"]
     assert sorted(line.get("shared_tasks", 0) for line in Store(tmp_path / "results").read().values()) == [0, 2]
 
 
 def test_at_a_deadline_a_run_that_waits_is_judged_by_what_is_left_of_it(tmp_path: Path) -> None:
-    """A whole run would not end in time, the rest of one does: it is not given up while its beginning is being learned."""
+    """A whole run would not end in time, the rest of one does: it is not given up while its prefix is being learned."""
     executor = LocalExecutor("cpu", jobs_at_once=2, deadline=time.monotonic() + 60)
     chosen = read_experiment(experiment(tmp_path, "afaf", {name: AFAF[name] for name in ("most", "lowest")}, seeds=1)).with_settings(QUICK)
     counting = Counting()
-    reproduction = Reproduction([chosen], Store(tmp_path / "results"), executor, counting)
-    begin = counting.started
+    reproduction = Reproduction([chosen], Store(tmp_path / "results"), executor)
 
-    def started(run: Planned) -> Listener:
-        reproduction.expectation.learn("split-digits", "afaf", 600)
-        reproduction.expectation.learn("split-digits", "afaf", 1, begun=True)
-        return begin(run)
+    def expect(event: Event) -> None:
+        if isinstance(event, JobStarted):
+            reproduction.expectation.add("split-digits", "afaf", 600)
+            reproduction.expectation.add("split-digits", "afaf", 1, shared=True)
 
-    counting.started = started  # type: ignore[method-assign]
-    reproduction.carry_out()
+    reproduction.carry_out(on_event=to_all(expect, counting))
     assert len(Store(tmp_path / "results").read()) == 2
     assert counting.epochs[1] == 2
 
 
-def test_an_executor_asks_again_for_a_job_that_is_not_ready(tmp_path: Path) -> None:
+def test_an_executor_asks_again_for_a_job_that_is_not_ready() -> None:
     asked, done = [], []
 
     def jobs() -> Iterator[Job | None]:
@@ -205,10 +201,10 @@ def test_an_executor_asks_again_for_a_job_that_is_not_ready(tmp_path: Path) -> N
         asked.append("again")
         yield Job("split-digits", "ridge", 1, QUICK)
 
-    class Note(Watch):
-        def finished(self, job: Job, results: afaf.Results) -> None:
-            done.append(job.seed)
+    def note(event: Event) -> None:
+        if isinstance(event, JobFinished):
+            done.append(event.job.seed)
 
-    LocalExecutor("cpu", jobs_at_once=2).carry_out(jobs(), Note())
+    LocalExecutor("cpu", jobs_at_once=2).carry_out(jobs(), to_all(note, raise_failure))
     assert asked == ["again"]
     assert sorted(done) == [0, 1]
