@@ -144,5 +144,5 @@ def test_what_it_is_not_for_is_refused() -> None:
         run(Job(stream, "afaf", settings={"learn.patience": 3, "run.validation": 0.1}))
     with pytest.raises(ConfigError, match=r"needs images held out: set run\.validation"):
         run(Job(stream, "ewc", settings={"learn.patience": 3}))
-    with pytest.raises(ConfigError, match=r"learn\.patience must be 0"):
+    with pytest.raises(ConfigError, match=r"learn\.patience"):
         run(Job(stream, "ewc", settings={"learn.patience": -1, "run.validation": 0.1}))
