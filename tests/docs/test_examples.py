@@ -1,4 +1,4 @@
-"""The Python examples of README.md and of the landing page run, and give the scores that stand beside them."""
+"""The Python examples of the documents run; those of README.md and of the landing page give the scores that stand beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md"]
@@ -41,3 +43,26 @@ def test_the_examples_give_the_scores_shown(page: Path, tmp_path: Path, monkeypa
     assert len(scores) == found > 0
     for measured, shown in scores:
         assert measured == pytest.approx(shown, abs=0.05)  # another processor rounds otherwise
+
+
+def test_the_streams_of_the_data_page_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 4, 8, 8, 3), dtype=np.uint8)
+    for name, images in zip(["cat", "car", "dog", "truck"], pixels, strict=False):
+        Path("photos", "train", name).mkdir(parents=True)
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(Path("photos", "train", name, f"{number}.png"))
+    pairs = [(image, label) for label, images in enumerate(pixels) for image in images]
+    names: dict[str, Any] = {"train_set": pairs, "test_set": pairs}
+    exec(compile(examples(ROOT / "docs" / "data.md"), "data.md", "exec"), names)
+    assert [len(task.classes) for task in names["stream"]] == [5, 5]
+
+
+def test_the_streams_of_the_page_on_extending_run() -> None:
+    blocks = re.findall(r"```python\n(import afaf\n.*?)```", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.DOTALL)
+    labels = np.repeat(["cat", "car", "dog", "truck"], 20)
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
+    names: dict[str, Any] = {"images": images, "labels": labels}
+    assert len(blocks) == 1
+    exec(compile(blocks[0].replace('"afaf")', '"afaf", settings={"learn.epochs": 1})'), "extending.md", "exec"), names)
+    assert [list(names) for names in names["results"].class_names] == [["cat", "car"], ["dog", "truck"]]

@@ -10,7 +10,7 @@ import torch
 import afaf
 from afaf import extend
 
-PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
 
 
