@@ -20,7 +20,7 @@ copyright = author
 version = release = __version__
 root_doc = "docs/index"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "REPRODUCTION.md", "docs/**.md", "paper/**.md"]
-exclude_patterns = [".*", "build", "dist", "runs"]
+exclude_patterns = [".*", "build", "dist", "runs", "docs/_*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_enable_extensions = ["colon_fence", "attrs_block"]

@@ -11,7 +11,10 @@ from paper import claims_page, studies, summary, tables
 from paper.evidence import Evidence
 from paper.figures import draw_all
 
-BACK = "Written by `python -m paper` from [paper/results](../paper/results) alone. [REPRODUCTION.md](../REPRODUCTION.md) is the short version.\n"
+BACK = (
+    "Written by `python -m paper` from [paper/results](../paper/results) alone. "
+    "[REPRODUCTION.md](../REPRODUCTION.md) is the short version.\n"
+)
 
 
 def texts(e: Evidence, drawn: Iterable[str]) -> dict[str, str]:
@@ -27,7 +30,8 @@ def texts(e: Evidence, drawn: Iterable[str]) -> dict[str, str]:
         "paper/claims.md": (claims_page.HEAD, BACK, claims_page.HOW_TO_READ, claims_page.claims(e)),
         "paper/studies.md": ("# Figures and studies\n", BACK, studies.figures(by_figure), studies.choices(e), studies.others(e)),
     }
-    return {"REPRODUCTION.md": summary.page(e)} | {path: "\n".join(filter(None, parts)) for path, parts in sections.items()}
+    short = {"REPRODUCTION.md": summary.page(e), "docs/_measured.md": summary.landing_table(e)}
+    return short | {path: "\n".join(filter(None, parts)) for path, parts in sections.items()}
 
 
 def write_all(e: Evidence, root: Path) -> list[Path]:

@@ -34,6 +34,15 @@ MORE = """## Details
 - [paper/claims.md](paper/claims.md): every claim of the text with every comparison that judges it.
 - [paper/studies.md](paper/studies.md): the paper's figures, drawn from the results, and experiments on what could explain differences.
 """
+LANDING = {
+    "finetune": "fine-tuning: nothing protects old classes",
+    "ewc": "EWC",
+    "lwf": "LwF",
+    "spacenet": "SpaceNet",
+    "afaf": "**AFAF**",
+    "ridge": "ridge head on the first task's features",
+    "joint": "all classes at once: the upper bound",
+}
 SHORT = {"holds": "holds", "does not hold": "does not hold", "not to the size": "smaller", "not settled": "open", "incomplete": "open"}
 
 
@@ -173,13 +182,24 @@ def numbers(e: Evidence) -> str:
     return text
 
 
+def landing_table(e: Evidence) -> str:
+    """The table of the site's landing page, docs/index.md: class-IL ACC as measured here."""
+    rows = [(title, *(_here(e, Shape(stream, method), "acc") for stream in STREAMS)) for method, title in LANDING.items()]
+    return table(("method", *map(title_of, STREAMS)), rows)
+
+
 def _cell(e: Evidence, stream: str, method: str, metric: str) -> str:
     what = Shape(stream, method)
     found = e.measured.spread(what, metric)
     printed = paper()["table-2"][stream].get(method, {}).get(metric)
     mark = {"agrees": " ✓", "differs": " ✗"}.get(verdict(printed, found), "") if printed else ""
-    here = f"**{found.mean:.1f}** ± {found.std or 0:.1f} ({e.measured.count(what)})" if found else "-"
+    here = _here(e, what, metric)
     return f"{printed[0]:.1f}, {here}{mark}" if printed else here
+
+
+def _here(e: Evidence, what: Shape, metric: str) -> str:
+    found = e.measured.spread(what, metric)
+    return f"**{found.mean:.1f}** ± {found.std or 0:.1f} ({e.measured.count(what)})" if found else "-"
 
 
 def claims(e: Evidence) -> str:
