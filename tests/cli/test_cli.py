@@ -18,7 +18,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import afaf
-from afaf.cli.errors import for_people
 from afaf.cli.main import app, results_table
 from afaf.cli.progress import ProgressDisplay
 from afaf.errors import RunError
@@ -296,21 +295,11 @@ def test_help_needs_no_pytorch() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
-def test_a_full_file_is_not_taken_for_what_is_printed() -> None:
-    @for_people
-    def command() -> None:
-        Path("/dev/full").write_text("x")
-
-    with pytest.raises(OSError, match="No space left"):
-        command()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
 @pytest.mark.parametrize("command", [["methods"], ["costs", "split-cifar10", "afaf", "--json"]])
 def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-m", "afaf", *command], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert "cannot be written: no space is left" in done.stderr
+    assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
     assert "ignored" not in done.stderr

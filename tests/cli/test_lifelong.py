@@ -7,6 +7,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -394,16 +396,123 @@ def test_what_cannot_be_written_ends_with_the_same_exit_code_everywhere(own: Pat
     assert model.read_bytes() == before
 
 
-@pytest.mark.parametrize(("seconds", "on_cpu", "told"), [(60, True, True), (1, True, False), (60, False, False)])
-def test_a_long_wait_is_announced_after_the_first_epoch(seconds: float, on_cpu: bool, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    bar = Bar(Console(file=screen, width=400), on_cpu)
-    bar.began(1, ["a", "b"], 20)
-    monkeypatch.setattr(time, "monotonic", lambda: bar.started + seconds)
+@pytest.mark.parametrize(("seconds", "on_cpu", "announced"), [(60, True, True), (1, True, False), (60, False, False)])
+def test_the_time_left_is_estimated_without_the_slow_first_epoch(seconds: float, on_cpu: bool, announced: bool) -> None:
+    screen, now = io.StringIO(), [0.0]
+    bar = Bar(Console(file=screen, width=400), on_cpu, clock=lambda: now[0])
+    bar.began(1, ["a", "b"], 21)
     for epoch in range(2):
-        bar.epoch_ended(EpochReport(1, 0, epoch, 20, 0.5, 50.0))
-    assert ("about 19 more minutes on this CPU" in screen.getvalue()) == told
-    assert screen.getvalue().count("Ctrl-C") == told
+        now[0] += seconds if epoch else 5 * seconds
+        bar.epoch_ended(EpochReport(1, 0, epoch, 21, 0.5, 50.0))
+    assert ("about 19 min" in screen.getvalue()) == (seconds == 60)
+    assert screen.getvalue().count("Ctrl-C") == announced
+
+
+def test_progress_is_lines_where_there_is_no_terminal() -> None:
+    screen, now = io.StringIO(), [0.0]
+    bar = Bar(Console(file=screen, width=400), clock=lambda: now[0])
+    bar.began(3, ["a", "b"], 100)
+    for epoch in range(100):
+        now[0] += 1.0
+        bar.epoch_ended(EpochReport(3, 0, epoch, 100, 0.5, 50.0))
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 1 + 100 // cli_learn.EVERY
+    assert all("task 3" in line for line in lines)
+    assert "50 of 100" in lines[5]
+    assert "about 50 s" in lines[5]
+
+
+def test_an_option_may_be_repeated_and_not_changed(own: Path) -> None:
+    """Whatever a model was begun with may be said again with the next task; another value is refused by its name."""
+    model = own / "m.safetensors"
+    part = write_folder(own / "part-3", 4, 5)
+    changed = {"--size": 16, "--epochs": 3, "--max-tasks": 6, "--seed": 4, "--validation": 0.3, "--network": "mlp", "--max-classes": 50}
+    for option, value in [*changed.items(), ("--set", "learn.lr=0.07")]:
+        result = call("learn", part, "--model", model, "--device", "cpu", option, value)
+        assert result.exit_code == 2, option
+        assert option in result.output
+    before = model.read_bytes()
+    result = call("learn", part, "--model", model, *NEW, "--validation", 0.1, "--network", "small-cnn", "--set", "learn.lr=0.1")
+    assert result.exit_code == 0, result.output
+    assert model.read_bytes() != before
+
+
+def test_a_network_that_would_be_too_large_is_refused_by_the_size_of_its_images(own: Path) -> None:
+    result = call("learn", own / "part-1", "--model", own / "new", "--size", 224)
+    assert result.exit_code == 2
+    assert "224" in result.output
+    assert not (own / "new").exists()
+
+
+HOSTILE = ["a\x1b[31mred\x1b[0m", "b\u202etxt.exe", "=cmd|' /C calc'!A0", os.fsdecode(b"bad\xff"), "naïve ✓ 猫", "two\nlines", "$\\frac{"]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of classes with such names, learned on an ASCII terminal."""
+    folder = tmp_path_factory.mktemp("hostile")
+    images, _ = digits(0, per_class=4)
+    for name in HOSTILE:
+        (folder / "train" / name).mkdir(parents=True)
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(folder / "train" / name / f"{number}.png")
+    arguments = ["learn", "train", "--model", "m.safetensors", "--size", "8", "--grey", "--epochs", "1", "--device", "cpu"]
+    done = in_ascii(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert b"wrote m.safetensors" in done.stdout
+    return folder
+
+
+def in_ascii(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "afaf", *arguments], cwd=folder, env=env, capture_output=True, **more)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "m.safetensors"],
+        ["inspect", "m.safetensors", "--html"],
+        ["inspect", "m.safetensors", "--picture", "m.png"],
+        ["classes", "m.safetensors"],
+        ["predict", "train", "--model", "m.safetensors"],
+        ["predict", "train", "--model", "m.safetensors", "--csv"],
+        ["predict", "train", "--model", "m.safetensors", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_any_name_can_be_printed_and_none_reaches_the_terminal_as_it_is(hostile: Path, arguments: list[str]) -> None:
+    done = in_ascii(hostile, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert b"\x1b" not in done.stdout + done.stderr
+    if "--html" in arguments:
+        page = (hostile / "m.html").read_text(encoding="utf-8")
+        assert r"bad\xff" in page
+        assert "\u202e" not in page
+    if "--csv" in arguments:
+        cells = [cell for row in csv.reader(io.StringIO(done.stdout.decode())) for cell in row]
+        assert not [cell for cell in cells if cell.startswith("=")]
+        assert any("=cmd" in cell for cell in cells)
+
+
+@pytest.mark.parametrize("command", [["predict", "train", "--csv"], ["predict", "train"], ["predict", "train", "--json"]])
+def test_a_closed_output_is_told_in_a_line(hostile: Path, command: list[str]) -> None:
+    words = " ".join([sys.executable, "-m", "afaf", *command, "--model", "m.safetensors", ">&-"])
+    done = subprocess.run(["sh", "-c", words], cwd=hostile, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
+def test_learning_has_not_failed_where_only_its_report_cannot_be_printed(own: Path) -> None:
+    """A script would repeat it otherwise."""
+    arguments = [sys.executable, "-m", "afaf", "classes", "m.safetensors", "--rename", "digit-0=zero"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(arguments, cwd=own, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert "zero" in Lifelong.load(own / "m.safetensors").life.known
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_images_left_out_are_told_without_the_place_in_the_program(own: Path, tmp_path: Path) -> None:

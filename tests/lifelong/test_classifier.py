@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import re
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -21,6 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import afaf
 from afaf import AFAFClassifier
 from afaf.errors import CapacityError
+from afaf.lifelong.model import Lifelong
 from afaf.storage.invariants import broken_promises, changed_since
 
 QUICK: dict[str, Any] = {"network": "mlp", "epochs": 25, "batch_size": 16, "random_state": 0, "device": "cpu"}
@@ -386,3 +390,52 @@ def test_scikit_learns_tools_work_on_vectors() -> None:
     search = GridSearchCV(pipeline, {"afafclassifier__lr": [1e-6, 0.1]}, cv=2).fit(x, y)
     assert search.best_params_ == {"afafclassifier__lr": 0.1}
     assert search.best_estimator_.score(x, y) > 0.9
+
+
+def test_threads_that_teach_one_object_lose_nothing() -> None:
+    model = AFAFClassifier(**{**QUICK, "epochs": 2}, max_tasks=4)
+    images, labels = patterns(range(8))
+    threads = [
+        threading.Thread(target=model.partial_fit, args=(images[labels // 2 == task], labels[labels // 2 == task])) for task in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(sorted, model.tasks_)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(images) == model.predict(images)).all()
+    assert not hasattr(clone(model), "tasks_")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["a\0", "b"] * 4, dtype=object),
+        np.array(["2024-01-01", "2024-01-02"] * 4, dtype="datetime64[D]"),
+        np.array([datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)] * 4, dtype=object),
+    ],
+    ids=["nul", "datetime64", "date"],
+)
+def test_labels_that_no_model_can_hold_are_value_errors(labels: Any) -> None:
+    model = AFAFClassifier(**QUICK)
+    with pytest.raises(ValueError):  # noqa: PT011
+        model.fit(np.random.default_rng(0).random((8, 4)), labels)
+    assert not hasattr(model, "classes_")
+
+
+def test_a_million_features_are_refused() -> None:
+    with pytest.raises(ValueError, match="1,000,000 features"):
+        AFAFClassifier(**QUICK).fit(np.zeros((4, 1_000_000), dtype=np.float32), [0, 1, 0, 1])
+
+
+def test_a_want_of_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own message, from an allocation that no machine grants."""
+
+    def too_much(*_: Any, **__: Any) -> None:
+        torch.empty(1 << 50)
+
+    monkeypatch.setattr(Lifelong, "learn", too_much)
+    images, labels = patterns([0, 1])
+    with pytest.raises(MemoryError):
+        AFAFClassifier(**QUICK).fit(images, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,3 +299,10 @@ def test_afaf_remembers_two_and_a_half_times_as_much_as_fine_tuning() -> None:
     """Mean of three seeds, the preset as it is."""
     means = {m: np.mean([afaf.run("split-digits", m, seed=s, device="cpu").acc for s in range(3)]) for m in ("afaf", "finetune")}
     assert means["afaf"] >= 2.5 * means["finetune"]
+
+
+def test_without_pandas_a_table_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = afaf.run(small_stream([2]), "finetune", device="cpu", settings={"learn.epochs": 1})
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pandas"):
+        results.to_pandas()

@@ -276,3 +276,18 @@ def test_a_small_file_cannot_ask_for_a_huge_network(tmp_path: Path) -> None:
     assert bounded("model", path, tmp_path)
     with pytest.raises(FileError, match="far larger than the file"):
         Model.load(path)
+
+
+@pytest.mark.parametrize(
+    "then", [[], ["dropout"], ["relu", "relu"], ["relu", "pool", "pool"], ["softmax"], "relu", {"relu": 1, "relu2": 1}, 3]
+)
+@pytest.mark.parametrize("layer", [0, 1])
+def test_operations_that_no_layer_has_are_a_file_error(files: dict[str, Path], tmp_path: Path, then: Any, layer: int) -> None:
+    header, payload = split(files["model"].read_bytes())
+    about = json.loads(header["__metadata__"]["afaf"])
+    about["learner"]["network"]["hidden"][layer]["then"] = then
+    header["__metadata__"]["afaf"] = json.dumps(about)
+    path = tmp_path / "forged.safetensors"
+    path.write_bytes(joined(header, payload, tmp_path / "unsigned"))
+    with pytest.raises(FileError, match=str(path)):
+        Model.load(path)

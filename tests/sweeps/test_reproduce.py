@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from afaf.runs.probes import KEEPERS
 from afaf.runs.records import UnfinishedLine
 from afaf.runs.stop import StopToken
 from afaf.sweeps.executor import LocalExecutor
-from afaf.sweeps.experiments import Experiment, read_experiment
+from afaf.sweeps.experiments import Experiment, read_experiment, read_experiments
 from afaf.sweeps.reproduce import LineStored, Reproduction
 from afaf.sweeps.store import Line, Store, canonical
 from forks import Forks
@@ -329,3 +330,10 @@ def test_results_that_cannot_be_added_to_are_told_before_any_run(tmp_path: Path,
         with pytest.raises(WriteError, match=r"cannot write .*own.jsonl: no permission.*--results"):
             Store(tmp_path).prepare(names)
     Store(tmp_path).prepare(["other", "new"])
+
+
+def test_the_list_breaks_no_word_in_a_window_of_eighty_columns() -> None:
+    folder = Path(__file__).parents[2] / "paper" / "experiments"
+    listed = CliRunner().invoke(app, ["reproduce", "--list", "--experiments", str(folder)], env={"COLUMNS": "80"}).output
+    words = {word for experiment in read_experiments(folder) for word in f"{experiment.name} {experiment.title}".split()}
+    assert words <= set(re.split(r"[\s()]+", listed)), words - set(re.split(r"[\s()]+", listed))

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from afaf.cli.errors import for_people
-
 data_app = typer.Typer(help="The datasets on disk: list, get, check.", no_args_is_help=True)
 
 DataOption = Annotated[
@@ -18,7 +16,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 @data_app.command("list")
-@for_people
 def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """What is there, how large, and whether it is verified."""
     from afaf.cli.datasets import list_datasets
@@ -27,7 +24,6 @@ def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
 
 
 @data_app.command("get")
-@for_people
 def get_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Datasets or built-in streams, or 'all'.")],
     data: DataOption = None,
@@ -40,7 +36,6 @@ def get_command(
 
 
 @data_app.command("check")
-@for_people
 def check_command(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="By default all that are there.")] = None,
     data: DataOption = None,

@@ -1,76 +1,92 @@
-"""How commands end: errors a user can mend are one message without a traceback, and an exit code that scripts can use."""
+"""How commands end: whatever goes wrong is one message without a traceback, and an exit code that scripts can use."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
-from afaf.cli.consoles import new_console
-from afaf.errors import AfafError, StoppedError
+from afaf.cli.consoles import OutputError, new_console, safe_streams
+from afaf.errors import StoppedError
+from afaf.explain import explained
+from afaf.text import printable_name
 
-P = ParamSpec("P")
-T = TypeVar("T")
+TRACEBACK = "AFAF_TRACEBACK"  # an environment variable: set, errors show where in the program they came from
+FAULT = 70  # the exit code of a fault of this program, as sysexits.h has it
 
 
-def for_people(command: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a command: `AfafError` is printed to stderr and sets the exit code, Ctrl-C exits with 130; warnings are lines of their own."""
+class Commands(TyperGroup):
+    """All commands, with one net around them: errors, warnings and Ctrl-C are lines on stderr."""
 
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with safe_streams(), warnings_as_lines():
+            try:
+                with _flushed():
+                    return super().main(*args, **kwargs)
+            except Exception as error:
+                sys.exit(tell(error))
+
+    def invoke(self, ctx: Any) -> Any:
         try:
-            with warnings_for_people():
-                return command(*args, **kwargs)
-        except StoppedError as error:
-            new_console(stderr=True).print(escape(str(error)), soft_wrap=True, highlight=False)
-            raise typer.Exit(error.exit_code) from None
-        except AfafError as error:
-            new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-            raise typer.Exit(error.exit_code) from None
-        except OSError as error:
-            if error.errno != errno.ENOSPC or not _stdout_is_full():  # a file's own troubles are told where it is written
-                raise
-            new_console(stderr=True).print("[bold red]error:[/] what this command prints cannot be written: no space is left there")
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            new_console(stderr=True).print("interrupted: no file is half-written; to do it, give the same command again", soft_wrap=True)
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # here, for typer has an answer of its own to it
+            _say("interrupted: no file is half-written; to do it, give the same command again")
             raise typer.Exit(130) from None
-
-    return wrapped
-
-
-def _stdout_is_full() -> bool:
-    """Tried with an empty line, for the error does not say what could not be written. What waits to be printed is given up then."""
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-        return True
-    return False
 
 
 @contextlib.contextmanager
-def warnings_for_people() -> Iterator[None]:
+def _flushed() -> Iterator[None]:
+    """What was printed is written before the command ends, so that trouble with it is told."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def tell(error: Exception) -> int:
+    """Print what went wrong; the exit code."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    known = explained(error)
+    if known is None:
+        _say(
+            f"[bold red]error:[/] a fault of afaf itself: {type(error).__name__}: {escape(printable_name(error)[:300])}. Please report it, "
+            f"with what the same command prints when {TRACEBACK}=1 is set"
+        )
+        return FAULT
+    if isinstance(known, StoppedError):
+        _say(escape(str(known)))
+    elif not (isinstance(known, OutputError) and known.reader_left):
+        _say(f"[bold red]error:[/] {escape(str(known))}")
+    return known.exit_code
+
+
+def _say(line: str) -> None:
+    new_console(stderr=True).print(line, soft_wrap=True, highlight=False)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
     """Our own warnings are shown without the place in the program that gave them."""
     show = warnings.showwarning
 
-    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def tell_of(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if not category.__module__.startswith("afaf."):
             show(message, category, *place, **more)
             return
-        new_console(stderr=True).print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False)
+        _say(f"[yellow]warning:[/] {escape(str(message))}")
 
-    warnings.showwarning = tell
+    warnings.showwarning = tell_of
     try:
         yield
     finally:

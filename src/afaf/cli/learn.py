@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from afaf.cli.consoles import work_is_done
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.life import Label
@@ -22,9 +23,11 @@ from afaf.lifelong.model_store import check_place, make_place, open_model, repla
 from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.runs.device import find_device
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
+from afaf.text import printable_name
 from afaf.training.report import EpochReport
 
-LONG = 5  # minutes that nobody expects
+LONG = 5  # minutes of a wait that is announced
+EVERY = 10  # seconds between lines where there is no terminal
 SKIP = "--skip-unreadable leaves them out"
 
 
@@ -52,7 +55,8 @@ def learn_folder(
             model = model.learn(images, labels, bar)
         make_place(path)
         replace_model(path, model, before)
-    show_learned(out, path, model, as_json)
+    with work_is_done():
+        show_learned(out, path, model, as_json)
 
 
 Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is to learn
@@ -61,7 +65,7 @@ Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is t
 def go_on(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
     """A model that is there, and the images for it."""
     model = open_model(path, find_device(device), may_begin=True)
-    refuse_late(path, given)
+    refuse_late(path, given, model)
     model.check_new(found.labels)
     images, labels = found.read(*image_size(path, model), unreadable, SKIP)
     return model, images, labels
@@ -77,10 +81,16 @@ def begin(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str
     return Lifelong.begin(images, labels, settings, where), images, labels
 
 
-def refuse_late(path: Path, given: Mapping[str, Any]) -> None:
-    late = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
+    """Options that a model is begun with may be repeated, but not changed."""
+    options = {name: value for name, value in given.items() if value not in (None, False)}
+    channels, _, side = (0, 0, *model.spec.input_shape)[-3:]
+    late = [name for name, has in (("size", side), ("grey", channels == 1)) if options.pop(name, has) != has]
+    if model.learns:
+        late += [name for name, value in options.items() if not model.was_begun_with(name, value)]
     if late:
-        raise ConfigError(f"{', '.join(late)}: decided when a model is begun, and {path} is there: leave that out, or name a new file")
+        names = ", ".join("--set" if name == "settings" else f"--{name.replace('_', '-')}" for name in late)
+        raise ConfigError(f"{names}: decided when a model is begun, and {path} was begun otherwise: leave that out, or name a new file")
 
 
 def image_size(path: Path, model: Lifelong) -> tuple[int, int]:
@@ -110,7 +120,7 @@ def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> No
         }
         print(json.dumps(about))
         return
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    shown = ", ".join(map(printable_name, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     say(out, f"task {len(life.tasks)} learned: {shown}; {note.images} images")
     if note.accuracy is None:
         say(out, "no image was held out (a class needs at least 1 / validation images), so its accuracy is not known")
@@ -133,13 +143,14 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
         model = open_model(path)
         if not (rename or remove):
             for label, class_id in model.life.known.items():
-                say(out, f"{label}  (task {model.life.task_of(class_id)})")
+                say(out, f"{printable_name(label)}  (task {model.life.task_of(class_id)})")
             return
         check_place(path)
         done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
         replace_model(path, model, before)
-    for words in done:  # once it is written
-        say(out, words)
+    with work_is_done():
+        for words in done:
+            say(out, words)
 
 
 def renamed(model: Lifelong, change: str) -> str:
@@ -171,14 +182,13 @@ def say(out: Console, words: str) -> None:
 
 
 class Bar(training.Progress):
-    """A bar of epochs on a terminal; elsewhere only warnings."""
+    """A bar of epochs on a terminal; elsewhere a line at the beginning and every `EVERY` seconds."""
 
-    def __init__(self, console: Console, on_cpu: bool = True):
-        self.console, self.on_cpu, self.started = console, on_cpu, 0.0
+    def __init__(self, console: Console, on_cpu: bool = True, clock: Callable[[], float] = time.monotonic):
+        self.console, self.on_cpu, self.clock = console, on_cpu, clock
+        self.first_ended = self.last_line = 0.0
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(
-            *columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-        )
+        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.bar: TaskID | None = None
 
     def __enter__(self) -> Bar:
@@ -189,24 +199,44 @@ class Bar(training.Progress):
         self.progress.stop()
 
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
-        self.started = time.monotonic()
-        self.bar = self.progress.add_task(f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}", total=epochs, note="")
+        words = f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}"
+        self.bar = self.progress.add_task(words, total=epochs, note="")
+        self._line(f"{words}: {epochs} epochs")
 
     def epoch_ended(self, report: EpochReport) -> None:
-        if report.epoch == 0:
-            self._tell_if_long(report.epochs - 1)
+        left = self._seconds_left(report)
+        note = f"loss {report.loss:.3f}  {report.accuracy:.1f} % right" + ("" if left is None else f"  about {duration(left)} left")
+        if report.epoch == 1 and left is not None:
+            self._tell_if_long(left)
         if self.bar is not None:
-            self.progress.update(self.bar, completed=report.epoch + 1, note=f"loss {report.loss:.3f}  {report.accuracy:.1f} % right")
+            self.progress.update(self.bar, completed=report.epoch + 1, note=note)
+        if self.clock() - self.last_line >= EVERY:
+            self._line(f"task {report.task}: epoch {report.epoch + 1} of {report.epochs}, {note}")
 
-    def _tell_if_long(self, epochs_left: int) -> None:
-        """Whoever would wait for long is told so after the first epoch, terminal or not."""
-        minutes = epochs_left * (time.monotonic() - self.started) / 60
-        if self.on_cpu and minutes > LONG:
+    def _seconds_left(self, report: EpochReport) -> float | None:
+        """By the epochs after the first, which takes far longer than any other: it also prepares the images and the network."""
+        if report.epoch == 0:
+            self.first_ended = self.clock()
+            return None
+        return (self.clock() - self.first_ended) / report.epoch * (report.epochs - report.epoch - 1)
+
+    def _line(self, words: str) -> None:
+        self.last_line = self.clock()
+        if not self.console.is_terminal:
+            say(self.console, words)
+
+    def _tell_if_long(self, seconds: float) -> None:
+        """Announce a long wait after the second epoch."""
+        if self.on_cpu and seconds > 60 * LONG:
             self.warned(
-                f"about {minutes:.0f} more minutes on this CPU; a GPU is used where there is one. A new model learns faster with a smaller "
+                f"about {duration(seconds)} more on this CPU; a GPU is used where there is one. A new model learns faster with a smaller "
                 "network (--network small-cnn), smaller images (--size 16) or, to try it, few epochs (--epochs 2). Ctrl-C ends this and "
                 "leaves the model file as it was"
             )
 
     def warned(self, message: str) -> None:
         self.console.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

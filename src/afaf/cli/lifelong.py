@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from afaf.cli.consoles import new_console
-from afaf.cli.errors import for_people
 from afaf.errors import ConfigError
 
 PANEL = "A model of your own images"
@@ -26,7 +25,6 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.
 SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, instead of stopping.")]
 
 
-@for_people
 def learn(
     folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each new class.")],
     model: ModelOption,
@@ -59,7 +57,6 @@ def learn(
     learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
 
 
-@for_people
 def predict(
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
     model: ModelOption,
@@ -80,7 +77,6 @@ def predict(
     predict_images(model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console)
 
 
-@for_people
 def inspect(
     file: ModelFile,
     html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.html, that also shows who owns what.")] = False,
@@ -93,7 +89,6 @@ def inspect(
     inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, out=console)
 
 
-@for_people
 def classes(
     file: ModelFile,
     rename: Annotated[list[str], typer.Option(help="OLD=NEW: another name for a class; may be repeated.")] = [],
@@ -105,7 +100,6 @@ def classes(
     change_classes(file, rename, remove, console)
 
 
-@for_people
 def export(
     file: ModelFile,
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX model to this file (needs afaf\\[onnx]).")] = None,

@@ -14,9 +14,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.consoles import new_console
+from afaf.cli.consoles import new_console, work_is_done
 from afaf.cli.data import data_app
-from afaf.cli.errors import for_people
+from afaf.cli.errors import Commands
 from afaf.cli.lifelong import add_lifelong
 from afaf.errors import ConfigError
 from afaf.version import __version__
@@ -26,6 +26,7 @@ RUNS = "Streams, methods and the paper"
 SEEDS: Any = {"min": 1, "max": 10_000}
 
 app = typer.Typer(
+    cls=Commands,
     help="Continual learning with sparse sub-networks in one fixed-size network (AFAF, ECML PKDD 2022).",
     no_args_is_help=True,
     add_completion=False,
@@ -60,7 +61,6 @@ def main_options(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def run(
     stream: RunStream = None,
     method: RunMethod = None,
@@ -128,9 +128,10 @@ def _resume(folder: Path, device: str | None, settings: list[str], data: Path | 
 
 def show_results(summary: Any) -> None:
     """The headline numbers of runs, and where they are."""
-    console.print(results_table(summary))
-    for result in summary.runs:
-        console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
+    with work_is_done():
+        console.print(results_table(summary))
+        for result in summary.runs:
+            console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
 
 
 def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
@@ -180,7 +181,6 @@ def _number(value: float | None) -> str:
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def doctor(
     path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
     json_: JsonOption = False,
@@ -192,7 +192,6 @@ def doctor(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def costs(
     stream: StreamName,
     method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or give --all.")] = None,
@@ -209,7 +208,6 @@ def costs(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def tune(
     stream: StreamName,
     method: MethodName,
@@ -252,7 +250,6 @@ def tune(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments by name, or `all`; without a name they are listed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", **SEEDS)] = None,
@@ -301,7 +298,6 @@ def reproduce(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def report(
     source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
     out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in that folder).")] = None,
@@ -319,7 +315,6 @@ def report(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def streams(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this stream and save a contact sheet.")] = None,
     data: DataOption = None,
@@ -348,7 +343,6 @@ def streams(
 
 
 @app.command(rich_help_panel=RUNS)
-@for_people
 def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/methods.md: what each does and costs.")] = False,
 ) -> None:
@@ -371,7 +365,6 @@ def methods(
 
 
 @app.command(rich_help_panel=FIRST)
-@for_people
 def demo(
     out: Annotated[Path | None, typer.Option(help="Where the demo's runs go (default: runs/demo-N).")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu",

@@ -1,4 +1,4 @@
-"""`afaf predict`: what a model says of images."""
+"""`afaf predict`: the classes of images, with probabilities."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from afaf.cli.learn import SKIP, image_size, say
 from afaf.lifelong.model_store import open_model
 from afaf.runs.device import find_device
 from afaf.streams.own import Unreadable, image_files, read_images
+from afaf.text import csv_cell, printable_name
 
 UNKNOWN = "unknown"
 
@@ -54,10 +55,11 @@ def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["file", "label", *(f"{name}{k}" for k in range(1, top + 1) for name in ("top", "probability"))])
     for row in rows:
-        writer.writerow([row["file"], row["label"], *(value for answer in row["top"] for value in answer.values())])
+        answers = [cell for answer in row["top"] for cell in (csv_cell(answer["label"]), answer["probability"])]
+        writer.writerow([csv_cell(row["file"]), csv_cell(row["label"]), *answers])
 
 
 def _print_lines(rows: Sequence[dict[str, Any]], out: Console) -> None:
     for row in rows:
-        found = ", ".join(f"{answer['label']} {answer['probability']:.3f}" for answer in row["top"])
-        say(out, f"{row['file']}: {row['label']}  ({found})")
+        answers = ", ".join(f"{printable_name(answer['label'])} {answer['probability']:.3f}" for answer in row["top"])
+        say(out, f"{printable_name(row['file'])}: {printable_name(row['label'])}  ({answers})")

@@ -95,16 +95,17 @@ def list_experiments(
     lines = Store(results).read()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("experiment", no_wrap=True)
-    for heading in ("feeds", "runs", "done", "failed", "missing", "what it is"):
-        table.add_column(heading, justify="left" if heading in ("feeds", "what it is") else "right", overflow="fold")
+    for heading in ("runs", "failed", "missing"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("what it is, and what it feeds")
     chosen = asked_for(experiments, names or ["all"], seeds, settings)
     for experiment in chosen:
         missing = len(experiment.missing(lines))
         total = len(experiment.runs)
         state = "[green]complete[/]" if missing == 0 else str(missing)
         failed = sum(run.key in lines and failure(lines[run.key]) is not None for run in experiment.runs)
-        counts = str(total), str(total - missing), str(failed or "")
-        table.add_row(escape(experiment.name), escape(experiment.feeds), *counts, state, escape(experiment.title))
+        about = f"{experiment.title} ({experiment.feeds})"
+        table.add_row(escape(experiment.name), str(total), str(failed or ""), state, escape(about))
     console.print(table)
     if names:
         for experiment in chosen:

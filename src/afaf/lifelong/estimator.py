@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from afaf.errors import AfafError, DataError
+from afaf.explain import explained, is_out_of_memory
 from afaf.lifelong.life import Label, Negatives, sorted_labels
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.settings import LifelongSettings
@@ -108,16 +111,15 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Forget everything and learn these classes as the first task."""
-        with self._as_it_was_if_it_fails():
+        with self._one_change():
             images, labels = self._checked(X, y, reset=True)
             self._learn(None, images, labels)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Learn these classes as one more task. `classes` may list them, or all future classes; only those in `y` are learned."""
-        before: Lifelong | None = getattr(self, "_lifelong", None)
-        with self._as_it_was_if_it_fails():
-            return self._partial_fit(before, X, y, classes)
+        with self._one_change():
+            return self._partial_fit(getattr(self, "_lifelong", None), X, y, classes)
 
     def _partial_fit(self, before: Lifelong | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
         images, labels = self._checked(X, y, reset=before is None)
@@ -174,18 +176,18 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def rename_class(self, old: Any, new: Any) -> Self:
         """Another label for a class."""
         check_is_fitted(self)
-        changed = self._lifelong.copy()
-        with _as_value_errors():
+        with self._one_change():
+            changed = self._lifelong.copy()
             changed.rename(_plain(old), _plain(new))
-        return self._take(changed)
+            return self._take(changed)
 
     def remove_class(self, label: Any) -> Self:
         """Forget a class. When the last class of a task goes, its place is free for another task."""
         check_is_fitted(self)
-        changed = self._lifelong.copy()
-        with _as_value_errors():
+        with self._one_change():
+            changed = self._lifelong.copy()
             changed.remove(_plain(label))
-        return self._take(changed)
+            return self._take(changed)
 
     # What scikit-learn asks of an estimator.
 
@@ -218,15 +220,17 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # How it is done.
 
     @contextlib.contextmanager
-    def _as_it_was_if_it_fails(self) -> Iterator[None]:
-        """A call that fails, or is interrupted, leaves no trace: what was learned before still answers, for images as they were then."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+    def _one_change(self) -> Iterator[None]:
+        """One change at a time, by whichever thread; one that fails or is interrupted leaves the model as it was."""
+        with _lock_of(self), _as_value_errors():
+            before = dict(vars(self))
+            try:
+                yield
+            except BaseException:
+                self.__dict__.update(before)
+                for name in vars(self).keys() - before.keys():
+                    delattr(self, name)
+                raise
 
     def _checked(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Images as (n, h, w, c) or (n, features), and one label each."""
@@ -287,10 +291,9 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, before: Lifelong | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
         plain = [_plain(label) for label in labels.tolist()]
-        with _as_value_errors():
-            device = find_device(self.device)
-            before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
-            self._take(before.learn(images, plain, _Told(self.verbose), device))
+        device = find_device(self.device)
+        before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
+        self._take(before.learn(images, plain, _Told(self.verbose), device))
 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -357,13 +360,25 @@ class _Told(Progress):
         warnings.warn(message, UserWarning, stacklevel=2)
 
 
+_locks: WeakKeyDictionary[AFAFClassifier, threading.RLock] = WeakKeyDictionary()  # not in the objects: a lock cannot be pickled
+_locks_lock = threading.Lock()
+
+
+def _lock_of(model: AFAFClassifier) -> threading.RLock:
+    with _locks_lock:
+        return _locks.setdefault(model, threading.RLock())
+
+
 @contextlib.contextmanager
 def _as_value_errors() -> Iterator[None]:
-    """What is wrong with a call is a ValueError to scikit-learn; what it was here is its cause."""
+    """Whatever is wrong with a call is a ValueError, as scikit-learn has it; a want of memory is a MemoryError."""
     try:
         yield
-    except AfafError as error:
-        raise ValueError(str(error)) from error
+    except Exception as error:
+        known = explained(error)
+        if known is None or isinstance(error, (ValueError, MemoryError, OSError)):
+            raise
+        raise (MemoryError if is_out_of_memory(error) else ValueError)(str(known)) from error
 
 
 def _with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
@@ -387,4 +402,6 @@ def _plain(label: Any) -> Label:
         label = label.item()
     if not isinstance(label, (str, int, float, bool)):
         raise DataError(f"a label is a number or a text, not {label!r}")
+    if isinstance(label, str) and label.endswith("\0"):
+        raise DataError(f"a label cannot end in a NUL character, which numpy drops: {label!r}")
     return label

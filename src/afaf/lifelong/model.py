@@ -35,8 +35,9 @@ from afaf.methods.base import Method, TaskContext
 from afaf.methods.spacenet import SpaceNet
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
-from afaf.runs.config import Config, build_config
+from afaf.runs.config import Config, build_config, parse_set
 from afaf.runs.device import suitable_threads
+from afaf.runs.folder import flat
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
 from afaf.storage.model_file import Model
@@ -144,6 +145,13 @@ class Lifelong:
         outline = self._outline_for(settings)
         config = config_of(outline, settings)
         return spelled_out(outline, replace(settings, epochs=epochs_of_every_task(outline, settings, config)), config)
+
+    def was_begun_with(self, name: str, value: Any) -> bool:
+        """Whether this one of `LifelongSettings`, had it been given when the model was begun, would have changed nothing."""
+        made = self.made_with
+        if name == "settings":
+            value = {**(made.settings or {}), **flat(parse_set(value))}
+        return self.decided(replace(made, **{name: value})) == self.decided(made)
 
     def _outline_for(self, settings: LifelongSettings) -> Outline:
         """What could be expected when it was begun, from its first task."""

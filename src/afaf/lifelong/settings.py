@@ -20,6 +20,7 @@ from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
 METHOD = "afaf"
+MOST_WEIGHTS = 1 << 28  # of a model, 1 GiB
 MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
 MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
 
@@ -45,7 +46,15 @@ class LifelongSettings:
 def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
     """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
     outline = expected_outline(shape, n_classes, images, settings)
-    return outline, set_up(outline, METHOD, *_tables(outline, settings))
+    setup = set_up(outline, METHOD, *_tables(outline, settings))
+    if setup.spec.dense_params > MOST_WEIGHTS:
+        inputs = f"images of {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else f"vectors of {shape[0]:,} features"
+        advice = "smaller images (--size)" if len(shape) == 3 else "fewer features"
+        raise ConfigError(
+            f"{inputs} make network '{setup.spec.name}' {setup.spec.dense_params:,} weights large, and it may have {MOST_WEIGHTS:,}: "
+            f"use {advice}, or a smaller network"
+        )
+    return outline, setup
 
 
 def expected_outline(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> Outline:

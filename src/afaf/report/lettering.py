@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
+from afaf.text import printable_name
+
 MISSING = re.compile(r"Glyph \d+ .*missing from")  # what matplotlib says of each letter, each time it is drawn
 
 
@@ -17,7 +19,7 @@ class MissingLetters(UserWarning):
 
 def as_written(words: str) -> str:
     """For matplotlib, which would otherwise take what is between two dollars for a formula."""
-    return words.replace("$", r"\$")
+    return printable_name(words).replace("$", r"\$")
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def model_page(path: Path, model: Lifelong) -> Page:
         )
     )
     sections = (
-        Section("numbers", "The model", f'<div class="numbers">{numbers}</div>'),
+        Section("numbers", "The model", f'<div class="cards">{numbers}</div>'),
         Section("classes", "Classes by task", html_table(TASK_HEADINGS, task_rows(facts), words=(1, 2))),
         Section("capacity", "Capacity", html_table(LAYER_HEADINGS, layer_rows(facts), words=(0,))),
         Section("ledger", "Who owns what", ledger_charts(model.model), "Each colour is a task. Hover over anything to see its value."),

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from afaf.errors import RunError
 from afaf.files import make_folders
 from afaf.runs.folder import read_json, read_log, resume_command, write_whole
+from afaf.text import printable
 
 MAY_BREAK = re.compile(r"(?<=[./_:-])(?=[^\W\d])|(?<=\w{16})(?=\w)")  # after punctuation; in a word, where no phone has room for it
 
@@ -38,7 +39,7 @@ class Page:
         environment = Environment(loader=PackageLoader("afaf.report"), autoescape=select_autoescape(["html", "j2"]), trim_blocks=True)
         sections = [section for section in self.sections if section.body]
         template = environment.get_template("page.html.j2")
-        return template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer)
+        return printable(template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer))
 
 
 def chart(title: str, drawn: str, *, below: str = "") -> str:

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
 from afaf.errors import DeviceError, DivergedError, FileError, RunError, WriteError
+from afaf.explain import is_out_of_memory
 from afaf.files import reason
 from afaf.runs.folder import resume_command
 
@@ -31,10 +30,8 @@ def explain_errors(run: Run) -> Iterator[None]:
     except OSError as error:
         what = f"cannot use {error.filename}: {reason(error)}" if error.filename else reason(error)
         raise RunError(f"{what}{_resume_advice(run)}") from error
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise DeviceError(_out_of_memory(run)) from error
-    except RuntimeError as error:
-        if "not enough memory" not in str(error) and "out of memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         raise DeviceError(_out_of_memory(run)) from error
 

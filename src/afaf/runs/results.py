@@ -7,7 +7,7 @@ import statistics
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from afaf.errors import RunError
+from afaf.errors import ConfigError, RunError
 from afaf.evaluation import metrics
 from afaf.runs import records
 from afaf.storage.model_file import Model
@@ -118,8 +118,10 @@ class Results:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row for each task learned and task evaluated (needs pandas)."""
-        import pandas
-
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("pandas is not installed: pip install 'afaf[pandas]', or use to_dict()") from None
         rows = [
             {"after_task": j + 1, "task": i + 1, "class_il": value, "task_il": self.R_task_il[j][i]}
             for j, row in enumerate(self.R)

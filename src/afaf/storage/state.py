@@ -183,6 +183,7 @@ def parse_spec(data: Mapping[str, Any]) -> NetworkSpec:
     for hidden in data["hidden"]:
         then = tuple(hidden["then"])
         _must(hidden["kind"] in ("conv", "dense") and set(then) <= set(OPERATIONS), "layer")
+        _must("relu" in then and len(set(then)) == len(then), "layer: it has a relu, and no operation twice")
         layers.append(Layer(hidden["kind"], whole(hidden["neurons"], 1), then, whole(hidden["kernel"], 1, 1 << 12)))
     shape, dropout = wholes(data["input_shape"], 1), data["dropout"]
     _must(len(shape) in (1, 3) and isinstance(data["name"], str), "network")

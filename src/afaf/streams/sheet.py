@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from afaf.errors import DataError
 from afaf.files import make_folders, write_whole
 from afaf.streams.tasks import Stream, Task
+from afaf.text import printable_name
 
 GAP, MARGIN, NAMES, HEADING = 4, 12, 130, 26  # pixels
 SMALLEST, LARGEST = 48, 128  # side an image is shown with
@@ -66,6 +67,7 @@ def _heading(task: Task) -> str:
 
 
 def _short(name: str) -> str:
+    name = printable_name(name)
     return name if len(name) <= 18 else name[:17] + "…"
 
 
