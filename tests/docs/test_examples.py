@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from afaf.extend import NETWORKS
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md"]
 SHORTER = [("random_state=0)\nmodel.", "random_state=0, epochs=1)\nmodel."), ("seed=0)", 'seed=0, settings={"learn.epochs": 1})')]
@@ -58,11 +60,26 @@ def test_the_streams_of_the_data_page_open(tmp_path: Path, monkeypatch: pytest.M
     assert [len(task.classes) for task in names["stream"]] == [5, 5]
 
 
-def test_the_streams_of_the_page_on_extending_run() -> None:
-    blocks = re.findall(r"```python\n(import afaf\n.*?)```", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.DOTALL)
+def sample(page: str, name: str) -> str:
+    """The Python sample of a page that names something."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    return next(block for block in blocks if name in block)
+
+
+def test_the_stream_of_the_page_on_extending_runs() -> None:
     labels = np.repeat(["cat", "car", "dog", "truck"], 20)
     images = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
     names: dict[str, Any] = {"images": images, "labels": labels}
-    assert len(blocks) == 1
-    exec(compile(blocks[0].replace('"afaf")', '"afaf", settings={"learn.epochs": 1})'), "extending.md", "exec"), names)
+    code = sample("extending.md", 'afaf.run(stream, "afaf")').replace('"afaf")', '"afaf", settings={"learn.epochs": 1})')
+    exec(compile(code, "extending.md", "exec"), names)
     assert [list(names) for names in names["results"].class_names] == [["cat", "car"], ["dog", "truck"]]
+
+
+def test_the_network_of_the_page_on_extending_learns() -> None:
+    names: dict[str, Any] = {}
+    code = sample("extending.md", "wide_mlp").replace('"wide-mlp"})', '"wide-mlp", "learn.epochs": 1})')
+    try:
+        exec(compile(code, "extending.md", "exec"), names)
+    finally:
+        NETWORKS.pop("wide-mlp", None)
+    assert names["results"].dense_params == 64 * 800 + 800 * 400 + 400 * 10
