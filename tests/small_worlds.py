@@ -34,9 +34,10 @@ def world_of(
     sparse: SparseSettings | None = None,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    **learn: Any,
 ) -> World:
     """A method about to learn a small stream of images."""
-    settings = Settings(LearnSettings(epochs=epochs, batch_size=7, lr=lr), sparse or SparseSettings())
+    settings = Settings(LearnSettings(epochs=epochs, batch_size=7, lr=lr, **learn), sparse or SparseSettings())
     built = method(options, settings)
     stream = small_stream(list(classes), per_class=12)
     spec = small_spec(norm, sum(classes))

@@ -49,7 +49,8 @@ class World:
         for tasks in self.method.lessons(len(self.stream)):
             chosen = [self.stream[number - 1] for number in tasks]
             data = TaskData([(task.train, task.preparation) for task in chosen], dtype=self.dtype)
-            context = TaskContext(tasks[-1], tuple(c for task in chosen for c in task.classes), data)
+            held_out = TaskData([(task.test, task.preparation) for task in chosen], dtype=self.dtype)
+            context = TaskContext(tasks[-1], tuple(c for task in chosen for c in task.classes), data, held_out)
             if before_task:
                 before_task(learner, context)
             learner.begin(context.task, context.classes)
@@ -63,6 +64,7 @@ class World:
                 if after_start:
                     after_start(learner, context)
                 plan = self.method.plan(learner, context, phase)
+                plan.held_out = held_out
                 self.engine.learn(learner, plan, data, lambda _, context=context: after_epoch(learner, context) if after_epoch else None)
             self.method.finish(learner, context)
             learner.end(context.task)

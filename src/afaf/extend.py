@@ -21,19 +21,25 @@ from afaf.training.eager import EagerEngine
 from afaf.training.learner import Learner
 from afaf.training.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
 from afaf.training.named import everything, find, keep, protected
+from afaf.training.optimisers import SGD, AdamW
 from afaf.training.plan import LearningPlan, Loss, Step
-from afaf.training.quadratic import ProximalStep, QuadraticPenalty
+from afaf.training.quadratic import QuadraticPenalty
 from afaf.training.report import EpochReport
+from afaf.training.schedules import Constant, Cosine, OneCycle, ReduceOnPlateau, StepDecay
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
 from afaf.training.task_data import RngScope, TaskData
 
 __all__ = [
     "AFAF",
     "NETWORKS",
+    "SGD",
     "AFAFOptions",
     "Actions",
+    "AdamW",
     "Allocation",
     "ClassAllocation",
+    "Constant",
+    "Cosine",
     "CrossEntropy",
     "DenseMethod",
     "DenseOptions",
@@ -54,14 +60,15 @@ __all__ = [
     "Network",
     "NetworkSpec",
     "Norm",
+    "OneCycle",
     "Outline",
     "Parameters",
     "PenaltyMethod",
     "PenaltyOptions",
     "Predictor",
     "Preparation",
-    "ProximalStep",
     "QuadraticPenalty",
+    "ReduceOnPlateau",
     "Request",
     "Results",
     "RngScope",
@@ -73,6 +80,7 @@ __all__ = [
     "SparseSettings",
     "Split",
     "Step",
+    "StepDecay",
     "Stream",
     "StrengthMethod",
     "StrengthOptions",

@@ -16,7 +16,7 @@ from afaf.errors import CapacityError, DataError, FileError
 from afaf.lifelong.calibration import calibration_error, fitted_temperature, held_out
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.settings import LifelongSettings, differences
-from afaf.lifelong.training import Cooling, Progress, class_weights
+from afaf.lifelong.training import Progress, class_weights
 from afaf.runs.config import merge
 from afaf.runs.job import settings_tables
 from afaf.storage.state import stored_tensors
@@ -179,28 +179,24 @@ def test_a_temperature_mends_what_was_too_sure() -> None:
     assert errors[1] < 0.03 < errors[0]
 
 
-def test_a_task_cools_down_before_it_ends(model: Lifelong) -> None:
-    """The last quarter of the epochs: a tenth of the rate, no rewiring, one count of epochs for whoever watches."""
-    parts: list[tuple[int, int, float, bool]] = []
-    told: list[tuple[int, int]] = []
+def test_the_last_quarter_of_the_epochs_has_a_tenth_of_the_rate_and_no_rewiring(model: Lifelong, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    rewired: list[int] = []
+    coefficients, rewires_after = LearningPlan.coefficients, LearningPlan.rewires_after
 
-    class Recording:
-        name = "recording"
+    def watched(self: LearningPlan, lr: float, epoch: int, steps: int) -> Any:
+        found = coefficients(self, lr, epoch, steps)
+        rates.append(found[0][0])
+        rewired.extend([epoch] if rewires_after(self, epoch) else [])
+        return found
 
-        def learn(self, learner: Any, plan: LearningPlan, data: Any, on_epoch: Any = None, first_epoch: int = 0) -> None:
-            parts.append((first_epoch, plan.epochs, plan.lr, plan.rewire is not None))
-            for epoch in range(first_epoch, plan.epochs):
-                on_epoch(EpochReport(1, 0, epoch, plan.epochs, 0.0, 0.0))
-
-    def plan_of(epochs: int) -> LearningPlan:
-        return LearningPlan(1, lambda step: step.logits.sum(), epochs, 32, 0.5, rewire=lambda learner, epoch: None)
-
-    Cooling(Recording()).learn(model.learner, plan_of(10), None, lambda report: told.append((report.epoch, report.epochs)))  # type: ignore[arg-type]
-    assert parts == [(0, 8, 0.5, True), (8, 10, 0.05, False)]
-    assert told == [(epoch, 10) for epoch in range(10)]
-    parts.clear()
-    Cooling(Recording()).learn(model.learner, plan_of(3), None)  # type: ignore[arg-type]
-    assert parts == [(0, 3, 0.5, True)]
+    monkeypatch.setattr(LearningPlan, "coefficients", watched)
+    x = np.random.default_rng(1).normal(0, 1, (40, 6)).astype(np.float32)
+    long = model.copy()
+    long.life.epochs = 10
+    long.learn(x, ["c", "d"] * 20)
+    assert rates == [0.1] * 8 + [0.01] * 2
+    assert rewired == list(range(7))
 
 
 def test_the_network_as_it_stood_cannot_be_seen_after_a_class_was_removed(model: Lifelong) -> None:

@@ -24,7 +24,7 @@ from afaf.training.learner import Learner
 from afaf.training.losses import distillation
 from afaf.training.named import everything, find, protected
 from afaf.training.plan import Step
-from afaf.training.quadratic import ProximalStep, QuadraticPenalty, merged
+from afaf.training.quadratic import QuadraticPenalty, merged
 from small_worlds import numbers, small_spec, world_of
 from worlds import probe
 
@@ -76,14 +76,14 @@ def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: A
     assert len(set(distances)) == len(distances)
 
 
-def test_a_ProximalStep_solves_its_problem() -> None:
+def test_a_proximal_step_solves_its_problem() -> None:
     """v minimises (v - w)^2 / (2 lr) + strength / 2 importance (v - anchor)^2: its derivative there is 0."""
     network = Network(small_spec("batch"), seed=1, dtype=torch.float64)
     importance = {name: torch.rand_like(tensor) for name, tensor in protected(network.parameters).items()}
     anchor = {name: torch.randn_like(tensor) for name, tensor in protected(network.parameters).items()}
     w = {name: tensor.clone() for name, tensor in protected(network.parameters).items()}
     output = network.weight(network.spec.L - 1).clone()
-    ProximalStep(30.0, importance, anchor)(network.parameters, 0.1)
+    QuadraticPenalty(30.0, importance, anchor, proximal=True).apply(network.parameters, 0.1)
     for name, v in protected(network.parameters).items():
         assert torch.allclose((v - w[name]) / 0.1 + 30.0 * importance[name] * (v - anchor[name]), torch.zeros_like(v), atol=1e-9)
     assert torch.equal(network.weight(network.spec.L - 1), output)
@@ -164,8 +164,8 @@ def test_separate_terms_pull_as_their_sum() -> None:
         tensor.requires_grad_()
     step = Step(torch.empty(0), torch.empty(0), torch.empty(0), parameters)
     wanted = list(protected(parameters).values())
-    together = torch.autograd.grad(QuadraticPenalty(7.0, *merged(terms))(step), wanted)
-    apart = torch.autograd.grad(sum(QuadraticPenalty(7.0, *term)(step) for term in terms), wanted)
+    together = torch.autograd.grad(QuadraticPenalty(7.0, *merged(terms))(step.parameters), wanted)
+    apart = torch.autograd.grad(sum(QuadraticPenalty(7.0, *term)(step.parameters) for term in terms), wanted)
     assert all(torch.allclose(a, b) for a, b in zip(together, apart, strict=True))
 
 
@@ -178,7 +178,7 @@ def test_the_explicit_penalty_by_hand() -> None:
         for w, i, a in zip(tensor.flatten().tolist(), importance[name].flatten().tolist(), anchor[name].flatten().tolist(), strict=True):
             by_hand += 5.0 / 2 * i * (w - a) ** 2
     step = Step(torch.empty(0), torch.empty(0), torch.empty(0), network.parameters)
-    assert float(QuadraticPenalty(5.0, importance, anchor)(step)) == pytest.approx(by_hand)
+    assert float(QuadraticPenalty(5.0, importance, anchor)(step.parameters)) == pytest.approx(by_hand)
     assert set(importance) == {f"{kind}/{l}" for l in (1, 2, 3) for kind in ("weight", "bias")} | {
         f"{kind}/{l}" for l in (2, 3) for kind in ("gain", "shift")
     }

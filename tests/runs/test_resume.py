@@ -43,6 +43,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "finetune, clipped": ("finetune", {"method.clip": 1.0}),
     "lwf, with patience": ("lwf", {"learn.patience": 1, "learn.lr": 0.5, "run.validation": 0.25, "network.norm": "batch"}),
     "joint": ("joint", {}),
+    "afaf, momentum, one-cycle": ("afaf", {"learn.momentum": 0.9, "learn.weight_decay": 0.01, "learn.schedule": "one-cycle"}),
+    "afaf, nesterov, cosine, norms": ("afaf", {**CONV, "learn.momentum": 0.9, "learn.nesterov": True, "learn.schedule": "cosine"}),
+    "spacenet, adamw, step": ("spacenet", {"learn.optimiser": "adamw", "learn.lr": 0.005, "learn.schedule": "step"}),
+    "afaf, plateau": ("afaf", {"learn.schedule": "plateau", "learn.patience": 1, "learn.momentum": 0.9, "run.validation": 0.25}),
+    "packnet, adamw": ("packnet", {"method.share": 30.0, "method.retrain_epochs": 2, "learn.optimiser": "adamw", "learn.lr": 0.005}),
     "isolated, convolutions": ("isolated", {**CONV, "method.share": 30.0}),
     "ridge": ("ridge", {"method.features": "trunk"}),
 }

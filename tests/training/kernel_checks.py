@@ -20,6 +20,7 @@ from afaf.training.cuda.kernels import Draw, LossBuffers
 from afaf.training.task_data import RngScope, TaskData
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LR = torch.tensor([0.1], device=DEVICE)  # read from memory, so that a captured step can be given another
 RATE, KEY = 0.2, (12345, -777)
 HALF = [torch.bfloat16] if DEVICE == "cuda" else []  # whose products the interpreter gets wrong
 
@@ -68,11 +69,11 @@ def test_activation_and_its_gradients(shape: tuple[int, ...], pool: bool, drop: 
     assert parts is not None
     assert torch.allclose(kernels.add_up(parts), bias.grad * grad_mask, atol=1e-4)
     moved, moving = bias.detach().clone(), some(neurons)
-    expected_bias = bias.detach() - 0.1 * moving * bias.grad * grad_mask
-    kernels.move_bias(kernels.Move(moved, moving, 0.1), parts)
+    expected_bias = bias.detach() - LR * moving * bias.grad * grad_mask
+    kernels.move_bias(kernels.Move(moved, moving, LR), parts)
     assert torch.allclose(moved, expected_bias, atol=1e-5)
     moved = bias.detach().clone()
-    below, parts = kernels.deactivate(above, winner if pool else h, grad_mask, scale, pool, z.shape, kernels.Move(moved, moving, 0.1))
+    below, parts = kernels.deactivate(above, winner if pool else h, grad_mask, scale, pool, z.shape, kernels.Move(moved, moving, LR))
     assert torch.allclose(below, z.grad * grad_mask, atol=1e-6)
     assert parts is not None or torch.allclose(moved, expected_bias, atol=1e-5)
 
@@ -130,7 +131,7 @@ def by_block(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize(("block", "by_weight", "inputs_last"), [(9, False, True), (1, False, False), (36, True, True), (36, False, False)])
 def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -> None:
     """With a second gradient and a clipping factor; connections or single weights as units, in either order in memory."""
-    outputs, inputs, lr, scale = 3, 20, 0.1, torch.tensor(0.5, device=DEVICE)
+    outputs, inputs, lr, scale = 3, 20, LR, torch.tensor(0.5, device=DEVICE)
     weight, gradient, more = random(outputs, inputs, block), random(outputs, inputs, block), random(inputs, outputs, block).transpose(0, 1)
     moving = some(outputs, inputs, block if by_weight else 1)
     connections, history = random(*moving.shape).abs(), random(*moving.shape).abs()
@@ -152,7 +153,7 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
 @pytest.mark.parametrize("inputs_last", [False, True])
 def test_weights_held_by_springs(proximal: bool, inputs_last: bool) -> None:
     """More weights than a tile holds; the gradient lies otherwise in memory than they do."""
-    shape, lr, strength, scale = (30, 20, 9), 0.1, 3.0, torch.tensor(0.5, device=DEVICE)
+    shape, lr, strength, scale = (30, 20, 9), LR, 3.0, torch.tensor(0.5, device=DEVICE)
     weight, importance, anchor = random(*shape), random(*shape).square(), random(20, 30, 9).transpose(0, 1).contiguous()
     if inputs_last:
         weight, importance, anchor = by_block(weight), by_block(importance), by_block(anchor)
@@ -179,7 +180,7 @@ def test_weights_held_by_springs(proximal: bool, inputs_last: bool) -> None:
 @pytest.mark.parametrize("images", [70, 16])
 def test_connections_of_one_weight_learn_in_one_pass(images: int) -> None:
     """More images than are added up at once, and fewer."""
-    outputs, inputs, lr = 40, 150, 0.1
+    outputs, inputs, lr = 40, 150, LR
     above, h, weight = random(images, outputs), random(images, inputs), random(outputs, inputs, 1)
     moving = some(outputs, inputs, 1)
     connections, history = random(outputs, inputs, 1).abs(), random(inputs, outputs, 1).abs().transpose(0, 1).contiguous()
@@ -198,7 +199,7 @@ def test_connections_of_one_weight_learn_in_one_pass(images: int) -> None:
 
 
 def test_listed_connections_move_alone() -> None:
-    outputs, inputs, block, lr = 5, 7, 36, 0.1
+    outputs, inputs, block, lr = 5, 7, 36, LR
     weight, gradient = random(outputs, inputs, block), random(outputs, inputs, block + 1)[:, :, 1:]
     moving = some(outputs, inputs, 1)
     connections, history = random(outputs, inputs, 1).abs(), random(outputs, inputs, 1).abs()
@@ -236,7 +237,7 @@ def test_cross_entropy_with_rows_that_rest(counted: int) -> None:
     assert torch.allclose(gradient, z.grad, atol=1e-6)
     assert torch.allclose(bias_gradient, bias.grad, atol=1e-5)
     moved, moving = bias.detach().clone(), torch.tensor([1.0, 0.0], device=DEVICE)
-    assert kernels.fused_cross_entropy(z.detach(), moved, labels, replace(buffers, moving=moving, lr=0.1))[1] is None
-    assert torch.allclose(moved, bias.detach() - 0.1 * moving * bias.grad, atol=1e-5)
+    assert kernels.fused_cross_entropy(z.detach(), moved, labels, replace(buffers, moving=moving, lr=LR))[1] is None
+    assert torch.allclose(moved, bias.detach() - LR * moving * bias.grad, atol=1e-5)
     assert torch.allclose(buffers.losses[1], loss, atol=1e-5)
     assert int(buffers.right[1]) == int((logits.argmax(1) == labels).sum())

@@ -31,6 +31,9 @@ from afaf.training.step import Workspace
 
 SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
 
+MOMENTUM = {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 0.01}
+ADAMW = {"learn.optimiser": "adamw", "learn.lr": 0.005, "learn.weight_decay": 0.1}
+
 
 class AtOnce:
     """Where there is no second stream, what runs beside the rest runs at once."""
@@ -48,7 +51,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def of(work: Workspace, dtype: torch.dtype) -> workspace.MixedPrecisionWorkspace:
         here = plain(work, dtype)
-        monkeypatch.setattr(here, "beside", AtOnce())
+        monkeypatch.setattr(here, "side_stream", AtOnce())
         return here
 
     monkeypatch.setattr(graphed.kernels, "available", lambda device: True)
@@ -116,9 +119,8 @@ class OnlyWeights(MAS):
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         plan = super().plan(learner, context, phase)
-        rest, penalty = workspace.taken_apart(plan.loss)
-        if penalty is not None:
-            plan.loss = total(rest, penalty.only(lambda name: name.startswith("weight/")))
+        if plan.penalty is not None:
+            plan.penalty = plan.penalty.only(lambda name: name.startswith("weight/"))
         return plan
 
 
@@ -133,6 +135,11 @@ class OnlyWeights(MAS):
         (Decayed, {"method.penalty": "proximal", "method.strength": 300, "learn.epochs": 1}),
         (Shrunk, {"method.penalty": "explicit", "method.strength": 5, "learn.epochs": 1}),
         (OnlyWeights, {"method.penalty": "explicit", "method.strength": 5, "learn.epochs": 1}),
+        ("afaf", {**SPARSE, "method.first_reuse": 2, "method.l_reuse": 2, **MOMENTUM, "learn.schedule": "one-cycle"}),
+        ("spacenet", {**SPARSE, **ADAMW, "learn.schedule": "cosine"}),
+        ("ewc", {"method.penalty": "explicit", "method.strength": 5, **MOMENTUM, "learn.lr": 0.02, "network.norm": "batch"}),
+        ("mas", {"method.penalty": "proximal", "method.strength": 300, **ADAMW, "method.clip": "none"}),
+        ("finetune", {"learn.schedule": "step", "learn.step_at": [50]}),
     ],
     ids=lambda value: "" if isinstance(value, dict) else getattr(value, "name", value),
 )

@@ -20,7 +20,7 @@ from afaf.training.folded_trunk import dead_neurons
 from afaf.training.learner import Learner
 from afaf.training.named import protected
 from afaf.training.plan import LearningPlan
-from afaf.training.quadratic import ProximalStep
+from afaf.training.quadratic import QuadraticPenalty
 from afaf.training.settings import SparseSettings
 from afaf.training.step import Workspace
 from afaf.training.task_data import TaskData
@@ -144,7 +144,7 @@ class Shrinking(AFAF):
         held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
         own = {f"weight/{l}": learner.ledger.owned_by(l, context.task) for l in range(1, learner.network.spec.L - 1)}
         stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
-        return replace(super().plan(learner, context, phase), after_step=ProximalStep(1.0, stiff, held))
+        return replace(super().plan(learner, context, phase), penalty=QuadraticPenalty(1.0, stiff, held, proximal=True))
 
 
 def test_what_follows_a_step_finds_all_parameters() -> None:

@@ -29,7 +29,7 @@ from afaf.lifelong.settings import (
     spelled_out,
     suitable_epochs,
 )
-from afaf.lifelong.training import Cooling, Progress, Watch, class_weights
+from afaf.lifelong.training import REWIRE_UNTIL, SCHEDULE, Progress, Watch, class_weights
 from afaf.methods import find_method
 from afaf.methods.base import Method, TaskContext
 from afaf.methods.spacenet import SpaceNet
@@ -253,14 +253,16 @@ class Lifelong:
         if with_negatives:
             made = made_negatives(train.images, learner.seed, task)
             parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
-        context = TaskContext(task, tuple(ids.values()), TaskData(parts, device, learner.network.dtype), progress.warned)
-        engine = Cooling(find_engine(config.run.engine, device, config.run.precision))
+        context = TaskContext(task, tuple(ids.values()), TaskData(parts, device, learner.network.dtype), warn=progress.warned)
+        engine = find_engine(config.run.engine, device, config.run.precision)
         epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
         progress.began(task, new, epochs)
         watch = Watch(progress, len(train) / len(context.data))
 
         def adjust(plan: LearningPlan) -> None:
             plan.epochs = epochs
+            if config.learn.schedule == "constant":
+                plan.schedule, plan.rewire_until = SCHEDULE, REWIRE_UNTIL
             plan.loss = self._loss(plan, train, with_negatives) or plan.loss
 
         try:

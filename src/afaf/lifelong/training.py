@@ -10,13 +10,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from afaf.lifelong.life import Label
-from afaf.training.engines import Engine
-from afaf.training.learner import Learner
-from afaf.training.plan import LearningPlan
-from afaf.training.report import EpochReport, OnEpoch
-from afaf.training.task_data import TaskData
+from afaf.training.report import EpochReport
+from afaf.training.schedules import StepDecay
 
 HEAVIEST = 10.0  # a rare class's images count at most so many times
+
+# Used unless another schedule is set. At a constant rate, as in the paper, the last steps leave classes of a task tens of percent apart in
+# how often they are predicted.
+SCHEDULE, REWIRE_UNTIL = StepDecay(at=(75.0,), divide_by=10.0), 75.0
 
 
 class Progress:
@@ -36,29 +37,6 @@ class Watch:
     def epoch_ended(self, report: EpochReport) -> None:
         self.accuracy = min(100.0, report.accuracy / self.share)
         self.progress.epoch_ended(replace(report, accuracy=self.accuracy))
-
-
-class Cooling:
-    """Learns the last quarter of the epochs with a tenth of the learning rate, and without rewiring.
-
-    A constant rate, as the paper has it, leaves a network wherever its last steps happened to shake it: classes of a task may then be
-    tens of percent apart in how often they are answered.
-    """
-
-    def __init__(self, engine: Engine):
-        self.engine, self.name = engine, engine.name
-
-    def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
-        warm = plan.epochs - plan.epochs // 4
-
-        def tell(report: EpochReport) -> None:
-            if on_epoch is not None:
-                on_epoch(replace(report, epochs=plan.epochs))
-
-        if first_epoch < warm:
-            self.engine.learn(learner, replace(plan, epochs=warm), data, tell, first_epoch)
-        if warm < plan.epochs:
-            self.engine.learn(learner, replace(plan, lr=plan.lr / 10, rewire=None), data, on_epoch, max(first_epoch, warm))
 
 
 def class_weights(labels: NDArray[Any]) -> dict[int, float]:

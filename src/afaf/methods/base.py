@@ -32,6 +32,7 @@ class TaskContext:
     task: int
     classes: tuple[int, ...]
     data: TaskData
+    held_out: TaskData | None = None  # images that are not learned from, for the plateau schedule
     warn: Callable[[str], None] = _warn  # tell the user of something; a run keeps it with its results
 
 

@@ -50,6 +50,8 @@ class DenseMethod(Method[D]):
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
+            optimiser=learn.optimiser_of_plan(),
+            schedule=learn.schedule_of_plan(),
             biases=biases,
             norms=norms if self.options.norm_moves else {},
             norm_moves=self.options.norm_moves,

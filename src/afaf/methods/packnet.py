@@ -84,6 +84,8 @@ class PackNet(Method[PackNetOptions]):
             epochs=retrain_epochs if phase == RETRAIN else learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
+            optimiser=learn.optimiser_of_plan(),
+            schedule=learn.schedule_of_plan(),
             biases=biases,
             norms={layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()} if first else {},
             norm_moves=first,

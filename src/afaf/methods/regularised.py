@@ -19,11 +19,10 @@ from afaf.network.ops import Size
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
-from afaf.training.losses import total
 from afaf.training.named import Named, find, keep, protected
 from afaf.training.parameter_importance import Measure, batch_importance, per_sample_importance
 from afaf.training.plan import LearningPlan
-from afaf.training.quadratic import ProximalStep, QuadraticPenalty, Term, merged, overshoot
+from afaf.training.quadratic import QuadraticPenalty, Term, merged, overshoot
 from afaf.training.task_data import RngScope
 
 
@@ -76,10 +75,10 @@ class PenaltyMethod(StrengthMethod[P]):
             return plan
         importance, anchor = merged(terms)
         if self.options.penalty == "proximal" or (self.options.penalty == "auto" and self.options.strength == "tuned"):
-            plan.after_step = ProximalStep(self.strength, importance, anchor)
+            plan.penalty = QuadraticPenalty(self.strength, importance, anchor, proximal=True)
             return plan
         self._refuse_overshoot(plan, overshoot(plan.lr, self.strength, importance))
-        plan.loss = total(plan.loss, QuadraticPenalty(self.strength, importance, anchor))
+        plan.penalty = QuadraticPenalty(self.strength, importance, anchor)
         plan.if_diverging = f"{ADVICE}, or set method.penalty=proximal, which cannot diverge"
         return plan
 

@@ -67,6 +67,8 @@ class SpaceNet(SparseMethod[S]):
             epochs=learn.epochs,
             batch_size=learn.batch_size,
             lr=learn.lr,
+            optimiser=learn.optimiser_of_plan(),
+            schedule=learn.schedule_of_plan(),
             first_trainable=record.l_reuse,
             biases=self._moving_biases(learner, context, record.l_reuse, unfixed),
             norms={layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {},
@@ -76,6 +78,7 @@ class SpaceNet(SparseMethod[S]):
             logits_only=True,
             importance=True,
             rewire=self._rewire(learner, context.task),
+            rewire_until=self.settings.sparse.rewire_until,
             rewire_repeats=True,
         )
 

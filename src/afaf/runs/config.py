@@ -109,6 +109,15 @@ def check_values(config: Config) -> None:
     """Refuse values that contradict each other."""
     if config.run.evaluate_on == "validation" and config.run.validation == 0:
         raise ConfigError("run.evaluate_on=validation needs a validation part: set run.validation, for example to 0.1")
+    learn = config.learn
+    if learn.plateau and config.run.validation == 0:
+        raise ConfigError("learn.schedule=plateau (or learn.patience) needs held-out images: set run.validation, for example to 0.1")
+    if learn.patience and not learn.plateau:
+        raise ConfigError(f"learn.patience is for learn.schedule=plateau, not for {learn.schedule}: leave one of them out")
+    if learn.nesterov and (learn.optimiser != "sgd" or not learn.momentum):
+        raise ConfigError("learn.nesterov needs learn.optimiser=sgd and learn.momentum, for example 0.9")
+    if learn.momentum and learn.optimiser != "sgd":
+        raise ConfigError(f"learn.momentum is for learn.optimiser=sgd, not for {learn.optimiser}: leave it out; adamw has beta1 and beta2")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:

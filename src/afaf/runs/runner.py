@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from afaf.runs.events import EpochEnded, OnEvent, RunResumed, RunStarted, StateR
 from afaf.runs.failure import explain_errors
 from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.job import Job
-from afaf.runs.plateau import Patient
 from afaf.runs.progress import Position, Progress, RunState
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, restrict, set_up
@@ -32,7 +31,7 @@ from afaf.runs.stop import StopToken
 from afaf.runs.train_task import train_task
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Stream, Task
-from afaf.training.engines import Engine, find_engine
+from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
@@ -186,16 +185,10 @@ class Run:
         self.emit(TaskStarted(self.job, numbers, tuple(name for task in tasks for name in task.class_names)))
         self._learning = time.perf_counter()
         feed = self._feed([(task.train, task.preparation) for task in tasks])
-        context = TaskContext(numbers[-1], classes, feed, self._warn)
-        train_task(self.learner, self.method, self._engine_for(tasks), context, self._after_epoch, self.position)
+        held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks]) if self.config.learn.plateau else None
+        context = TaskContext(numbers[-1], classes, feed, held_out, self._warn)
+        train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position)
         self.progress.seconds_learning += time.perf_counter() - self._learning
-
-    def _engine_for(self, tasks: Sequence[Task]) -> Engine:
-        learn = self.config.learn
-        if not learn.patience:
-            return self.engine
-        held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks])
-        return Patient(self.engine, learn.patience, held_out, self.config.evaluate.batch_size)
 
     def _evaluate(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R after this task; score the next task, too, for forward transfer."""

@@ -12,7 +12,6 @@ from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
-from afaf.runs.plateau import check_patience
 from afaf.runs.presets import preset_tables
 from afaf.streams.tasks import Outline, Stream
 
@@ -48,7 +47,6 @@ def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[s
     )
     built = kind(config.method, config.settings)
     built.check(spec, outline)
-    check_patience(config, built)
     return Setup(built, config, spec)
 
 

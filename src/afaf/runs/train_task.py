@@ -22,7 +22,7 @@ def train_task(
     position: Position | None = None,
     adjust: Callable[[LearningPlan], None] | None = None,
 ) -> None:
-    """Learn a lesson, or what is left of it after a position; `adjust` may put another loss into each plan."""
+    """Learn a task, or the rest of it after a position; `adjust` may change each plan."""
     position = position or Position()
     if not position.begun:
         learner.begin(context.task, context.classes)
@@ -31,6 +31,7 @@ def train_task(
         if not resumed:
             method.start(learner, context, phase)
         plan = method.plan(learner, context, phase)
+        plan.held_out = context.held_out
         if adjust is not None:
             adjust(plan)
         plan.check(learner)

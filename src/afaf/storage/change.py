@@ -19,6 +19,7 @@ from afaf.storage.state import (
     Named,
     finish_building,
     live_tensors,
+    number_of,
     on_host,
     owned_values,
     place_values,
@@ -45,16 +46,16 @@ class Marks:
 
 
 def changed_tensors(learner: Learner, plan: LearningPlan, marks: Marks) -> Named:
-    """Copies in host memory of all that can differ from the marked state, and the importances."""
+    """Copies in host memory of all that can differ from the marked state, the importances and the optimiser's buffers."""
     tensors: Named = {}
     for name, tensor in live_tensors(learner).items():
         if not _moves(name, plan) and marks.untouched(name, tensor):
             continue
         if name.startswith("weights/"):
-            tensors[name.replace("weights", "own")] = owned_values(learner, name, plan.task)
+            tensors[name.replace("weights", "own")] = owned_values(learner.ledger.owner(number_of(name)), tensor, plan.task)
         else:
             tensors[name] = stored(learner, name, tensor)
-    return tensors | _importances(learner)
+    return tensors | _importances(learner) | _optimiser_state(learner, plan.task)
 
 
 def weight_sums(learner: Learner) -> list[int]:
@@ -83,6 +84,16 @@ def _importances(learner: Learner) -> Named:
     for l, importance in enumerate(learner.importance.neurons, 1):
         if bool(importance.any()):
             tensors[f"importance/neurons/{l}"] = on_host(importance)
+    return tensors
+
+
+def _optimiser_state(learner: Learner, task: int) -> Named:
+    """The optimiser's buffers; of weights the task's own, since the others are 0."""
+    tensors: Named = {}
+    for name, buffer in learner.optimiser_state.items():
+        _, kind, number = name.split("/")
+        own = kind == "weight"
+        tensors[f"optimiser/{name}"] = owned_values(learner.ledger.owner(int(number)), buffer, task) if own else on_host(buffer)
     return tensors
 
 
@@ -122,14 +133,28 @@ def apply_change(base: Learner, about: Description, tensors: Mapping[str, Tensor
             owner, weight = ledger.owner(l), network.weight(l)
             kept = (owner > 0) & (owner != task)
             network.parameters.weights[l - 1] = torch.where(kept, weight, torch.zeros_like(weight))
-            place_values(network, l, owner == task, tensors[f"own/{l}"])
+            place_values(network.weight(l), owner == task, tensors[f"own/{l}"], f"W_{l}")
         _place_importance(base, l, tensors)
     for l in range(1, network.spec.L + 1):
         base.importance.neurons[l - 1] = tensors.get(f"importance/neurons/{l}", base.importance.neurons[l - 1])
+    base.optimiser_state = _buffers(base, tensors, task)
     finish_building(base, about)
     if weight_sums(base) != sums:
         raise ValueError("its weights do not add up with the file it refers to")
     return base
+
+
+def _buffers(learner: Learner, tensors: Mapping[str, Tensor], task: int) -> Named:
+    state: Named = {}
+    for name, tensor in tensors.items():
+        head, _, rest = name.partition("/")
+        if head == "optimiser":
+            l = number_of(name)
+            own = "/weight/" in name
+            state[rest] = torch.zeros_like(learner.network.weight(l)) if own else tensor
+            if own:
+                place_values(state[rest], learner.ledger.owned_by(l, task), tensor, name)
+    return state
 
 
 def _place_importance(learner: Learner, l: int, tensors: Mapping[str, Tensor]) -> None:

@@ -19,6 +19,7 @@ from afaf.network.ops import OPERATIONS, Norm
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.storage.container import DTYPES, NAMES, Entries, Entry
 from afaf.training.learner import Learner
+from afaf.training.optimisers import SGD, AdamW
 
 Named = dict[str, Tensor]
 
@@ -27,6 +28,7 @@ LARGE = 1 << 30  # bytes of a network that are always granted; beyond them a fil
 MANY = 1 << 20  # layers x (classes + tasks) beyond which a description is a trap for whoever goes through them
 UNFOLD = 128  # times a file's size that the network in it may take: unowned weights are not stored
 NORM = ("gain", "shift", "mean", "var")
+BUFFERS = (*SGD(momentum=0.9).buffers, *AdamW().buffers)  # of optimisers
 PARTS = ("candidates", "sources", "targets")
 
 
@@ -83,16 +85,19 @@ def stored_tensors(learner: Learner) -> Named:
 def stored(learner: Learner, name: str, tensor: Tensor) -> Tensor:
     """One of the live tensors as a file holds it."""
     if name.startswith("weights/"):
-        return owned_values(learner, name)
+        return owned_values(learner.ledger.owner(number_of(name)), tensor)
     return on_host(tensor.to(torch.int32) if name.startswith("record/") else tensor)
 
 
-def owned_values(learner: Learner, name: str, task: int | None = None) -> Tensor:
-    """The weights of `weights/l` that a task owns, or that any does, in index order."""
-    l = int(name.rsplit("/", 1)[1])
-    owner, weight = learner.ledger.owner(l), learner.network.weight(l)
+def owned_values(owner: Tensor, weight: Tensor, task: int | None = None) -> Tensor:
+    """The values of a tensor shaped like W_l at the places that a task owns, or that any does, in index order."""
     places = torch.nonzero((owner > 0 if task is None else owner == task).view(-1)).flatten()
     return weight.detach().reshape(owner.numel(), -1).index_select(0, places).flatten().cpu()
+
+
+def number_of(name: str) -> int:
+    """The number at the end of a tensor's name."""
+    return int(name.rsplit("/", 1)[1])
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -278,6 +283,10 @@ def _optional(name: str, about: Description, dtype: torch.dtype, part: bool) -> 
     if l == spec.L:
         return None
     weights = spec.connections(l).weights
+    if head == "optimiser" and len(rest) == 3 and rest[0] in BUFFERS:
+        sizes = {"weight": _up_to(dtype, weights), "bias": _exactly(dtype, spec.layer(l + 1).size)}
+        norm = _exactly(dtype, spec.layer(l).size)
+        return (sizes | {"gain": norm, "shift": norm}).get(rest[1])
     return {
         ("own",): _up_to(dtype, weights),
         ("importance", "places"): _up_to(torch.int64, weights),
@@ -301,7 +310,7 @@ def build(about: Description, tensors: Mapping[str, Tensor], device: torch.devic
     learner = Learner.fresh(Network(about.spec, about.seed, device, tensors["bias/1"].dtype), about.unit)
     replace_tensors(learner, about, tensors)
     for l in range(1, about.spec.L):
-        place_values(learner.network, l, learner.ledger.owner(l) > 0, tensors[f"weights/{l}"])
+        place_values(learner.network.weight(l), learner.ledger.owner(l) > 0, tensors[f"weights/{l}"], f"W_{l}")
     finish_building(learner, about)
     return learner
 
@@ -339,12 +348,12 @@ def finish_building(learner: Learner, about: Description) -> None:
     learner.tasks_learned = about.tasks_learned
 
 
-def place_values(network: Network, l: int, where: Tensor, values: Tensor) -> None:
-    """Put values at the marked places of W_l, in index order; `where` is shaped like the owner."""
+def place_values(tensor: Tensor, where: Tensor, values: Tensor, name: str) -> None:
+    """Put values at the marked places of a tensor shaped like W_l, in index order; `where` is shaped like the owner."""
     places = torch.nonzero(where.view(-1)).flatten()
-    blocks = network.weight(l).view(where.numel(), -1)
+    blocks = tensor.view(where.numel(), -1)
     if values.numel() != len(places) * blocks.shape[1]:
-        raise ValueError(f"W_{l} has {values.numel():,} weights for {len(places) * blocks.shape[1]:,} owned places")
+        raise ValueError(f"{name} has {values.numel():,} values for {len(places) * blocks.shape[1]:,} owned places")
     blocks[places] = values.view(len(places), blocks.shape[1])
 
 

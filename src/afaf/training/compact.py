@@ -23,10 +23,11 @@ from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import dead_neurons, round_to, rounded_up
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
+from afaf.training.optimisers import Coefficients
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import PRECISION, Precision
 from afaf.training.report import EpochReport, OnEpoch, Tally
-from afaf.training.step import Workspace, take_step
+from afaf.training.step import Workspace, start_optimiser, take_step
 from afaf.training.task_data import RngScope, TaskData
 
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
@@ -50,21 +51,23 @@ class CompactEngine:
             self._learn(learner, plan, data, on_epoch, first_epoch)
 
     def _learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None, first_epoch: int) -> None:
+        start_optimiser(learner, plan, first_epoch)
         kept = neurons_that_matter(learner, plan)
         work = gather(learner, plan, kept)
         trunk = Trunk(work, data, self.chunk_bytes, self.cache_bytes)
 
-        def learn_epoch(scope: RngScope) -> EpochReport:
-            if plan.rewire is not None and scope.epoch > first_epoch:
+        def learn_epoch(scope: RngScope, coefficients: Coefficients) -> EpochReport:
+            if plan.changes_between_epochs and scope.epoch > first_epoch:
                 regather(work, learner, kept)
             tally = Tally(plan, scope.epoch)
-            for h, labels, samples in trunk.batches(work, scope):
+            for (h, labels, samples), of_step in zip(trunk.batches(work, scope), coefficients, strict=True):
+                work.coefficients = of_step
                 tally.add(*take_step(work, h, labels, work.mode(scope, samples)), labels)
             report = tally.report()
             scatter(work, kept, learner)
             return report
 
-        learn_epochs(learner, plan, on_epoch, first_epoch, learn_epoch)
+        learn_epochs(learner, plan, data, on_epoch, first_epoch, learn_epoch)
 
 
 Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
@@ -132,11 +135,24 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
         resting=None if all_rows else whole.parameters.biases[-1],
+        buffers={name: _gathered(name, tensor, kept) for name, tensor in whole.buffers.items()},
     )
 
 
+def _gathered(name: str, buffer: Tensor, kept: Kept) -> Tensor:
+    """The part of an optimiser's buffer among the kept neurons. Norms that are trained are kept whole, and so are their buffers."""
+    _, kind, number = name.split("/")
+    if kind == "weight":
+        return _part(buffer, kept, int(number))
+    return buffer[kept[int(number) + 1]] if kind == "bias" else buffer
+
+
 def regather(work: Workspace, learner: Learner, kept: Kept) -> None:
-    """Take over what rewiring can have changed, in the same memory."""
+    """Read again what can have changed between epochs, into the same memory."""
+    for l in work.biases:
+        work.parameters.biases[l - 1].copy_(learner.network.bias(l)[kept[l + 1]])
+    for name, buffer in work.buffers.items():
+        buffer.copy_(_gathered(name, learner.optimiser_state[name], kept))
     for l in work.moving:
         work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, l))
         work.importance.connections[l - 1].copy_(_part(learner.importance.connections[l - 1], kept, l))
@@ -152,6 +168,12 @@ def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
         importance.neurons[l - 1][kept[l]] = work.importance.neurons[l - 1]
     for l in work.biases:
         network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+    for name, buffer in work.buffers.items():
+        _, kind, number = name.split("/")
+        if kind == "weight":
+            _put(learner.optimiser_state[name], buffer, kept, int(number))
+        elif kind == "bias":
+            learner.optimiser_state[name][kept[int(number) + 1]] = buffer
 
 
 def _put(whole: Tensor, part: Tensor, kept: Kept, l: int) -> None:

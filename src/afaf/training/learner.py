@@ -23,6 +23,7 @@ class Learner:
     memory: dict[str, Tensor] = field(default_factory=dict)  # Fisher, teacher, Gram ...; "weights/..." and "biases/..." are the model's
     classes_of: dict[int, tuple[int, ...]] = field(default_factory=dict)  # task number -> class ids, of the tasks begun
     tasks_learned: int = 0
+    optimiser_state: dict[str, Tensor] = field(default_factory=dict)  # BUFFER/PARAMETER, of the phase that is being learned
 
     @classmethod
     def fresh(cls, network: Network, unit: Unit = "connection") -> Learner:
@@ -75,6 +76,7 @@ class Learner:
     def end(self, task: int) -> None:
         self.network.remember(task)
         self.tasks_learned = task
+        self.optimiser_state = {}
         give_back()
 
 

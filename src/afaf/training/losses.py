@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,13 @@ def outputs_in_loss(loss_over: LossOver, task_classes: tuple[int, ...], seen: tu
     return {"task": tuple(task_classes), "seen": tuple(sorted(seen)), "all": tuple(range(rows))}[loss_over]
 
 
+@final
 class CrossEntropy:
-    """Cross-entropy with a softmax over some of the output rows. An engine that knows it may compute it in its own way."""
+    """Cross-entropy with a softmax over some of the output rows."""
 
     def __init__(self, outputs: tuple[int, ...], rows: int, device: torch.device):
         self.outputs, self.rows = outputs, rows
+        self.cross_entropy_over = outputs  # says to engines that this is all the loss is, see `LearningPlan.cross_entropy_over`
         self.columns = torch.tensor(outputs, device=device)
         self.place = torch.full((rows,), -1, device=device)
         self.place[self.columns] = torch.arange(len(outputs), device=device)

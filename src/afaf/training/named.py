@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,6 +16,15 @@ def protected(parameters: Parameters) -> Named:
     """What a penalty holds on to: weights and biases of every layer but the output, gains and shifts of norms."""
     named = {f"weight/{l}": weight for l, weight in enumerate(parameters.weights[:-1], 1)}
     named |= {f"bias/{l}": bias for l, bias in enumerate(parameters.biases[:-1], 1)}
+    for layer, norm in parameters.norms.items():
+        named |= {f"gain/{layer}": norm.gain, f"shift/{layer}": norm.shift}
+    return named
+
+
+def trainable(parameters: Parameters, layers: Sequence[int]) -> Named:
+    """What an optimiser may move: W_l of these l, all biases, gains and shifts of norms."""
+    named = {f"weight/{l}": parameters.weights[l - 1] for l in layers}
+    named |= {f"bias/{l}": bias for l, bias in enumerate(parameters.biases, 1)}
     for layer, norm in parameters.norms.items():
         named |= {f"gain/{layer}": norm.gain, f"shift/{layer}": norm.shift}
     return named

@@ -1,7 +1,7 @@
 """A learning plan: what a method asks of an engine, as data and capturable tensor functions.
 
-What moves are always the connections that the ledger gives to the plan's task; the plan says the rest: which biases and norms move,
-where gradients are cut, the loss, what to accumulate and when to rewire. Methods and engines meet here and nowhere else.
+The connections that the ledger gives to the plan's task are trained; the plan says the rest: which biases and norms are trained, where
+gradients are cut, the loss, the optimiser and its schedule, what to accumulate and when to rewire. Methods and engines meet here alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from torch import Tensor
 
 from afaf.network.forward import Parameters
 from afaf.training.learner import Learner
+from afaf.training.optimisers import SGD, Optimiser
+from afaf.training.quadratic import QuadraticPenalty
+from afaf.training.schedules import Constant, ReduceOnPlateau, Schedule, epochs_until
+from afaf.training.task_data import TaskData
 
 
 @dataclass
@@ -38,6 +42,9 @@ class LearningPlan:
     epochs: int
     batch_size: int
     lr: float
+    optimiser: Optimiser = field(default_factory=SGD)
+    schedule: Schedule = field(default_factory=Constant)
+    held_out: TaskData | None = None  # images that the plateau schedule looks at
     phase: int = 0
     outputs: tuple[int, ...] | None = None  # output rows that enter the loss, for the training accuracy (None: all)
     first_trainable: int = 1  # weights of W_l below stand still (l_reuse); biases and norms move where the next three fields say so
@@ -48,17 +55,42 @@ class LearningPlan:
     masked_outputs: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
     logits_only: bool = False  # the loss looks at logits and labels alone, see `in_part`
     importance: bool = False  # accumulate the importance of connections and neurons
-    rewire: Rewire | None = None  # called after every epoch but the last
+    rewire: Rewire | None = None  # called after every epoch but the last,
+    rewire_until: float = 100.0  # percent of the epochs: after none of the others
     rewire_repeats: bool = False  # the same tensor work at every call, on as many connections: an engine may capture it
-    until: Callable[[], bool] | None = None  # asked when an epoch has ended and was told of: with a yes it was the last
     clip: float | None = None  # largest norm of the whole gradient
-    after_step: Callable[[Parameters, float], None] | None = None  # (parameters, lr): a proximal step, in place
+    penalty: QuadraticPenalty | None = None  # added to the loss, or applied after each step
+    after_step: Callable[[Parameters, float | Tensor], None] | None = None  # (parameters, lr): a change after each step, in place
     if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers
 
     @property
     def in_part(self) -> bool:
         """Whether an engine may compute with a part of the network: neither the loss nor what follows a step looks at all of it."""
-        return self.logits_only and self.after_step is None
+        return self.logits_only and self.after_step is None and self.penalty is None
+
+    @property
+    def cross_entropy_over(self) -> tuple[int, ...] | None:
+        """The outputs over which the loss is plain cross-entropy, which an engine may then compute itself; None: it is another loss."""
+        over: tuple[int, ...] | None = getattr(self.loss, "cross_entropy_over", None)
+        return over
+
+    @property
+    def loss_penalty(self) -> QuadraticPenalty | None:
+        """The penalty if it is a term of the loss."""
+        return None if self.penalty is None or self.penalty.proximal else self.penalty
+
+    @property
+    def changes_between_epochs(self) -> bool:
+        """Whether weights change between epochs, so that an engine must read them again."""
+        return self.rewire is not None or isinstance(self.schedule, ReduceOnPlateau)
+
+    def rewires_after(self, epoch: int) -> bool:
+        return self.rewire is not None and epoch + 1 < epochs_until(self.rewire_until, self.epochs)
+
+    def coefficients(self, lr: float, epoch: int, steps: int) -> list[tuple[float, ...]]:
+        """The optimiser's numbers for each step of an epoch, `lr` being the base rate."""
+        rates = [self.schedule.rate(lr, epoch, self.epochs, step, steps) for step in range(steps)]
+        return [self.optimiser.coefficients(rate, epoch * steps + step) for step, rate in enumerate(rates, 1)]
 
     def norm_changes(self, layer: int) -> bool:
         """Whether anything of a layer's norm moves: its statistics, its gain or its shift."""

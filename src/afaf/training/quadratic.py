@@ -1,34 +1,52 @@
-"""Quadratic penalties: springs that hold parameters at an anchor, each as stiff as the parameter is important.
+"""Quadratic penalties on the distance of parameters to an anchor, each weighted by the parameter's importance.
 
-As a term of the loss, or, since a stiff spring makes plain SGD overshoot, as a proximal step after each step.
+Either a term of the loss, or, since a strong penalty makes plain SGD overshoot, a proximal step after each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from afaf.network.forward import Parameters
 from afaf.training.named import Named, protected, weight_number
-from afaf.training.plan import Step
 
 Term = tuple[Named, Named]  # importance and anchor of each protected parameter
 
 
 @dataclass(frozen=True)
-class PenaltyTensors:
-    """How strong, how stiff each (`importance`), and where they are fastened (`anchor`)."""
+class QuadraticPenalty:
+    """strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2.
+
+    `proximal`: no term of the loss, but applied after each step in closed form, which cannot overshoot.
+    """
 
     strength: float
     importance: Named
     anchor: Named
+    proximal: bool = False
 
-    def laid_out(self, lay_out: Callable[[int, Tensor], Tensor]) -> Self:
-        """The same springs with the tensors of weights laid out in memory as an engine has its own: then one passes over them in order."""
+    def __call__(self, parameters: Parameters) -> Tensor:
+        """The penalty as a term of the loss."""
+        named = protected(parameters)
+        terms = [(self.importance[name] * (named[name] - self.anchor[name]).square()).sum() for name in self.importance]
+        return self.strength / 2 * torch.stack(terms).sum()
+
+    def apply(self, parameters: Parameters, lr: float | Tensor) -> None:
+        """The proximal step, in place: w <- argmin over v of (v - w)^2 / (2 lr) + penalty(v).
+
+        That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.
+        """
+        named = protected(parameters)
+        for name, importance in self.importance.items():
+            pull = lr * self.strength * importance
+            named[name].lerp_(self.anchor[name], pull / (1 + pull))
+
+    def laid_out(self, lay_out: Callable[[int, Tensor], Tensor]) -> QuadraticPenalty:
+        """The same penalty with the tensors of weights in an engine's memory layout."""
 
         def weights(named: Named) -> Named:
             return {name: tensor if (l := weight_number(name)) is None else lay_out(l, tensor) for name, tensor in named.items()}
@@ -37,38 +55,13 @@ class PenaltyTensors:
 
     @property
     def on_weights(self) -> bool:
-        """Whether any of them holds a weight."""
+        """Whether it acts on any weight, and not on biases and norms alone."""
         return any(weight_number(name) is not None for name in self.importance)
 
-    def only(self, wanted: Callable[[str], bool]) -> Self:
-        """Those on parameters of some names."""
-        return replace(self, importance=_chosen(self.importance, wanted), anchor=_chosen(self.anchor, wanted))
-
-
-def _chosen(named: Named, wanted: Callable[[str], bool]) -> Named:
-    return {name: tensor for name, tensor in named.items() if wanted(name)}
-
-
-class QuadraticPenalty(PenaltyTensors):
-    """A loss: strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2."""
-
-    def __call__(self, step: Step) -> Tensor:
-        held = protected(step.parameters)
-        terms = [(self.importance[name] * (held[name] - self.anchor[name]).square()).sum() for name in self.importance]
-        return self.strength / 2 * torch.stack(terms).sum()
-
-
-class ProximalStep(PenaltyTensors):
-    """The same penalty, applied after each step in closed form: w <- argmin over v of (v - w)^2 / (2 lr) + penalty(v).
-
-    That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.
-    """
-
-    def __call__(self, parameters: Parameters, lr: float) -> None:
-        held = protected(parameters)
-        for name, importance in self.importance.items():
-            pull = lr * self.strength * importance
-            held[name].lerp_(self.anchor[name], pull / (1 + pull))
+    def only(self, wanted: Callable[[str], bool]) -> QuadraticPenalty | None:
+        """The part on parameters of some names; None if there are none."""
+        importance, anchor = ({name: t for name, t in part.items() if wanted(name)} for part in (self.importance, self.anchor))
+        return replace(self, importance=importance, anchor=anchor) if importance else None
 
 
 def merged(terms: Sequence[Term]) -> Term:

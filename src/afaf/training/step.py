@@ -1,4 +1,4 @@
-"""One step of SGD, on whatever part of the network is laid out for it.
+"""One step of training, on the part of the network that a workspace holds.
 
 A `Workspace` is that part: the whole network as it is (eager), or the neurons that matter to the task, gathered into small tensors
 (compact). A step reads and writes the workspace alone.
@@ -6,6 +6,7 @@ A `Workspace` is that part: the whole network as it is (eager), or the neurons t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +17,8 @@ from afaf.network.spec import NetworkSpec
 from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import FoldedTrunk, InplaceForward, fold_trunk
 from afaf.training.learner import Learner
+from afaf.training.named import Named, trainable, weight_number
+from afaf.training.optimisers import Coefficients, Number, buffers_of, zero_buffers
 from afaf.training.plan import LearningPlan, Step
 from afaf.training.task_data import RngScope, TaskData
 
@@ -35,13 +38,18 @@ class Workspace:
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
     rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
+    buffers: Named = field(default_factory=dict)  # the optimiser's, by BUFFER/PARAMETER
+    coefficients: Sequence[Number] = ()  # the optimiser's, of the present step
+    epoch_coefficients: Coefficients = field(default_factory=list)  # of every step of the present epoch
     scope: RngScope = field(default_factory=lambda: RngScope(0, 0))  # of the present steps
 
     @classmethod
     def whole(cls, learner: Learner, plan: LearningPlan) -> Workspace:
         network = learner.network
         moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first_trainable, network.spec.L)}
-        return cls(network.spec, plan, network.parameters, learner.importance, moving, plan.biases, plan.grad_mask)
+        return cls(
+            network.spec, plan, network.parameters, learner.importance, moving, plan.biases, plan.grad_mask, buffers=learner.optimiser_state
+        )
 
     def mode(self, scope: RngScope, samples: Tensor) -> Training:
         """How the network behaves for these images at this moment of learning."""
@@ -62,9 +70,13 @@ class Workspace:
         """These images as they are seen at this moment."""
         return data.batch(samples, scope)[0]
 
-    def begin(self, scope: RngScope) -> None:
-        """From here on steps belong to this moment."""
-        self.scope = scope
+    def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
+        """Start an epoch."""
+        self.scope, self.epoch_coefficients = scope, coefficients
+
+    def select_step(self, step: Tensor) -> None:
+        """Use the coefficients of this step of the epoch."""
+        self.coefficients = self.epoch_coefficients[int(step)]
 
     def mode_now(self, samples: Tensor) -> Training:
         """How the network behaves for these images in a step."""
@@ -87,28 +99,48 @@ class Workspace:
             {layer: norm.leaf(layer in self.plan.norms) for layer, norm in parameters.norms.items()},
         )
 
+    def masked(self, parameters: Parameters) -> Parameters:
+        """The parameters as the task sees them, other tasks' output rows masked; where only its own rows are gathered, nothing is to do."""
+        return parameters if self.rows is not None else mask_outputs(parameters, self.plan.masked_outputs)
+
     def as_read(self, live: Parameters) -> Parameters:
         """The parameters as the products read them."""
         return live
 
     @torch.no_grad()
     def update(self, live: Parameters) -> None:
-        """w <- w - lr * gradient wherever something may move, and the importance of what moved."""
+        """Let the optimiser change what may move, and add the importance of what moved."""
         plan = self.plan
-        moves = [(live.weights[l - 1], mask, l) for l, mask in self.moving.items()]
-        moves += [(tensor, mask, 0) for tensor, mask in self.small_moves(live)]
-        gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for tensor, mask, _ in moves]
+        moves = [(f"weight/{l}", live.weights[l - 1], mask) for l, mask in self.moving.items()] + self.small_moves(live)
+        gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for _, tensor, mask in moves]
         scale = None if plan.clip is None else clip_scale([gradient.norm() for gradient in gradients if gradient is not None], plan.clip)
-        for (tensor, _, l), gradient in zip(moves, gradients, strict=True):
+        for (name, tensor, mask), gradient in zip(moves, gradients, strict=True):
             if gradient is None:
                 continue
             if scale is not None:
                 gradient *= scale
-            tensor.sub_(gradient, alpha=plan.lr)
-            if plan.importance and l:
-                self.importance.add(l, gradient.square_().mul_(plan.lr))  # |change x gradient| = lr * gradient^2 with plain SGD
+            self.optimise(name, tensor, gradient, mask)
+        self.after_update()
+
+    def optimise(self, name: str, tensor: Tensor, gradient: Tensor, mask: Tensor) -> None:
+        """Change one parameter by its gradient, which is masked and clipped, and count its importance."""
+        l, optimiser = weight_number(name), self.plan.optimiser
+        buffers = buffers_of(self.buffers, optimiser, name)
+        decayed = None if l is None else mask
+        gained = optimiser.update(tensor, gradient, decayed, buffers, self.coefficients, self.plan.importance and l is not None)
+        if gained is not None and l is not None:
+            self.count_importance(l, gained)
+
+    def count_importance(self, l: int, gained: Tensor) -> None:
+        self.importance.add(l, gained)
+
+    def after_update(self) -> None:
+        """What the plan does to the parameters after each step."""
+        plan, lr = self.plan, self.coefficients[0]
+        if plan.penalty is not None and plan.penalty.proximal:
+            plan.penalty.apply(self.parameters, lr)
         if plan.after_step is not None:
-            plan.after_step(self.parameters, plan.lr)
+            plan.after_step(self.parameters, lr)
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         """Learn from one batch: the loss and the logits, or None where they were noted elsewhere."""
@@ -126,36 +158,45 @@ class Workspace:
     def changing(self) -> list[Tensor]:
         """Everything that a step may change."""
         norms = [tensor for norm in self.parameters.norms.values() for tensor in norm.tensors().values()]
-        return [*self.parameters.weights, *self.parameters.biases, *norms, *self.importance.connections, *self.importance.neurons]
+        importance = [*self.importance.connections, *self.importance.neurons]
+        return [*self.parameters.weights, *self.parameters.biases, *norms, *importance, *self.buffers.values()]
 
-    def small_moves(self, live: Parameters) -> list[tuple[Tensor, Tensor]]:
-        """Biases, gains and shifts that can move, each with its mask."""
-        moves = [(live.biases[l - 1], mask) for l, mask in self.biases.items()]
+    def small_moves(self, live: Parameters) -> list[tuple[str, Tensor, Tensor]]:
+        """Biases, gains and shifts that can move: name, tensor, mask."""
+        moves = [(f"bias/{l}", live.biases[l - 1], mask) for l, mask in self.biases.items()]
         for layer, mask in self.plan.norms.items():
-            moves += [(live.norms[layer].gain, mask), (live.norms[layer].shift, mask)]
+            moves += [(f"gain/{layer}", live.norms[layer].gain, mask), (f"shift/{layer}", live.norms[layer].shift, mask)]
         return moves
 
 
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
     live = work.leaves()
-    logits = forward(work.spec, masked_outputs(work.as_read(live), work), h, mode=mode, first=work.entry).to(
-        work.parameters.weights[-1].dtype
-    )
+    logits = forward(work.spec, work.masked(work.as_read(live)), h, mode=mode, first=work.entry).to(work.parameters.weights[-1].dtype)
     if work.rows is not None and work.resting is not None:
         logits = work.resting.repeat(len(h), 1).index_copy(1, work.rows, logits)
     loss = work.plan.loss(Step(h, labels, logits, live))
+    if work.plan.loss_penalty is not None:
+        loss = loss + work.plan.loss_penalty(live)
     loss.backward()
     work.update(live)
     return loss.detach(), logits.detach()
 
 
-def masked_outputs(live: Parameters, work: Workspace) -> Parameters:
-    """The output as the task sees it: other rows' weights at 0, where these rows are there at all."""
-    if work.rows is not None or work.plan.masked_outputs is None:
-        return live
-    weight = live.weights[-1] * (~work.plan.masked_outputs).to(live.weights[-1].dtype)[:, None, None]
-    return Parameters([*live.weights[:-1], weight], live.biases, live.norms)
+def start_optimiser(learner: Learner, plan: LearningPlan, first_epoch: int) -> None:
+    """Give a learner the buffers of the plan's optimiser, at 0; a run that is resumed within a phase keeps those it has."""
+    parameters = trainable(learner.network.parameters, range(plan.first_trainable, learner.network.spec.L))
+    fresh = zero_buffers(plan.optimiser, parameters)
+    if not first_epoch or fresh.keys() != learner.optimiser_state.keys():
+        learner.optimiser_state = fresh
+
+
+def mask_outputs(parameters: Parameters, masked: Tensor | None) -> Parameters:
+    """The parameters with the weights of some output rows at 0."""
+    if masked is None:
+        return parameters
+    weight = parameters.weights[-1] * (~masked).to(parameters.weights[-1].dtype)[:, None, None]
+    return Parameters([*parameters.weights[:-1], weight], parameters.biases, parameters.norms)
 
 
 def clip_scale(norms: list[Tensor], largest: float) -> Tensor:

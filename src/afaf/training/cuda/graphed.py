@@ -32,10 +32,11 @@ from afaf.training.cuda.streams import CAPTURE_LOCK, stream_for
 from afaf.training.cuda.workspace import MixedPrecisionWorkspace
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
+from afaf.training.optimisers import Coefficients
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import Precision, at_work
 from afaf.training.report import EpochReport, OnEpoch, check_finite, columns_in_loss, count_right
-from afaf.training.step import Workspace
+from afaf.training.step import Workspace, start_optimiser
 from afaf.training.task_data import RngScope, TaskData
 
 STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
@@ -52,6 +53,7 @@ class GraphedEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        start_optimiser(learner, plan, first_epoch)
         kept = neurons_that_matter(learner, plan)
         with at_work(self.precision, learner.network.device):
             runner = GraphRunner(gather(learner, plan, kept), data, self)
@@ -66,15 +68,15 @@ class GraphedEngine:
 
             end, begin = CapturedCallable(end_epoch, data.device), CapturedCallable(begin_epoch, data.device)
 
-            def learn_epoch(scope: RngScope) -> EpochReport:
-                if plan.rewire is not None and scope.epoch > first_epoch:
+            def learn_epoch(scope: RngScope, coefficients: Coefficients) -> EpochReport:
+                if plan.changes_between_epochs and scope.epoch > first_epoch:
                     begin()
-                report = runner.epoch(scope)
+                report = runner.epoch(scope, coefficients)
                 end()
                 return report
 
             try:
-                learn_epochs(learner, with_captured_rewire(plan, learner), on_epoch, first_epoch, learn_epoch)
+                learn_epochs(learner, with_captured_rewire(plan, learner), data, on_epoch, first_epoch, learn_epoch)
             finally:
                 runner.close()
 
@@ -115,12 +117,12 @@ class GraphRunner:
     def close(self) -> None:
         """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
         self.replays.clear()
-        self.prefetcher.close()  # which lets go of the stage, so that all else goes with it: the features of a whole task, above all
+        self.prefetcher.close()  # which lets go of the runner, so that all else goes with it: the features of a whole task, above all
         self.chunk = None
 
-    def epoch(self, scope: RngScope) -> EpochReport:
+    def epoch(self, scope: RngScope, coefficients: Coefficients) -> EpochReport:
         plan, n = self.work.plan, len(self.data)
-        self.work.begin(scope)
+        self.work.begin(scope, coefficients)
         self.cursor.zero_()
         first, last = 0, -(-n // self.chunk_size) - 1
         for number in range(first, last + 1):
@@ -197,6 +199,7 @@ class GraphRunner:
     def _step(self, size: int) -> None:
         chunk, work = self.chunk, self.work
         assert chunk is not None
+        work.select_step(self.cursor[1:])
         batch = chunk.batch(self.cursor, size)
         h, labels, samples = neurons_second(batch.features) if self.maps else batch.features, batch.labels, batch.samples
         judged = work.take_step(h, labels, work.mode_now(samples))

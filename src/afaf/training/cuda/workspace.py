@@ -1,7 +1,8 @@
-"""The workspace of steps on CUDA: the same as the plain ones, up to the precision chosen.
+"""The workspace of steps on CUDA: mixed precision, fused kernels, the same results up to the precision chosen.
 
-Beside each W_l lies its *shadow*: the same weights in the precision in which products read them fastest. A product reads the shadow, its
-gradient is taken there, and one kernel then moves the weight, its shadow and its importance.
+Each W_l has *compute weights*: a copy in the precision in which products read it fastest. A product reads the compute weights, its gradient
+is taken there, and one kernel then updates the weight, its copy and its importance. That is for plain SGD; other optimisers update with
+PyTorch's operations, in the same captured graph.
 
 Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
 which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other and only the task's
@@ -11,7 +12,6 @@ connections need be touched.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,38 +35,36 @@ from afaf.training.cuda.kernels import (
 )
 from afaf.training.cuda.streams import SideStream
 from afaf.training.folded_trunk import FoldedTrunk
-from afaf.training.losses import CrossEntropy, Total, total
 from afaf.training.named import weight_number
-from afaf.training.plan import Loss, Step
-from afaf.training.quadratic import PenaltyTensors, ProximalStep, QuadraticPenalty
-from afaf.training.step import Workspace, clip_scale, masked_outputs
+from afaf.training.optimisers import Coefficients
+from afaf.training.step import Workspace, clip_scale
 from afaf.training.task_data import RngScope, TaskData
 
 MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # that one tile of logits holds: of an image, and of a batch
 LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
-S = TypeVar("S", bound=PenaltyTensors)
 
 
 @dataclass
 class MixedPrecisionWorkspace(Workspace):
-    """A workspace with shadows, all laid out in memory as products read them."""
+    """A workspace with compute weights, all tensors laid out in memory as products read them."""
 
     compute_weights: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
-    listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> numbers of the task's connections, where only they are touched
+    listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> indices of the task's connections, where only they are touched
     read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
-    held: dict[int, WeightPenalty] = field(default_factory=dict)  # l of W_l -> the springs on its weights, where the kernels see to them
+    penalties: dict[int, WeightPenalty] = field(default_factory=dict)  # l of W_l -> the penalty on it, where kernels apply it
     energy: Tensor | None = None  # what these add to the loss of the present step
-    loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps springs
-    penalty: QuadraticPenalty | None = None  # on biases and norms, beside the court
+    loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps a penalty
     side_stream: SideStream | None = None
-    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present moment
-    all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether there is nothing for the mask to hold back
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present epoch
+    all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether the task owns all of it
+    table: Tensor = field(default_factory=lambda: torch.empty(0))  # (steps, numbers): the optimiser's coefficients of an epoch,
+    current: Tensor = field(default_factory=lambda: torch.empty(0))  # (numbers,): and of the present step, where graphs read them
 
     @classmethod
     def of(cls, work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
         """The same part of the network, laid out anew."""
-        device = work.parameters.weights[0].device
+        device, plan = work.parameters.weights[0].device, work.plan
         whole = {l: torch.arange(work.spec.layer(l).size, device=device) for l in range(1, work.spec.L + 1)}
         here = cls(**{**vars(work), "neurons": {l: index.to(torch.int32) for l, index in (whole | work.neurons).items()}})
         weights = [here.laid_out(l, w) for l, w in enumerate(work.parameters.weights, 1)]
@@ -74,13 +72,16 @@ class MixedPrecisionWorkspace(Workspace):
         here.importance.connections = [here.laid_out(l, c) for l, c in enumerate(work.importance.connections, 1)]
         here.moving = {l: here.laid_out(l, mask) for l, mask in work.moving.items()}
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
-        here.plan = replace(work.plan, loss=here._laid_out_springs(work.plan.loss), after_step=here._laid_out_springs(work.plan.after_step))
-        here._hold_weights()
+        here.buffers = {name: here._laid_out_buffer(name, buffer) for name, buffer in work.buffers.items()}
+        here.plan = replace(plan, penalty=None if plan.penalty is None else plan.penalty.laid_out(here.laid_out))
+        here._take_penalties()
         here.compute_weights = [w.to(dtype, copy=True) for w in weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.keys = here._keys_of(work.scope)
         here.side_stream = SideStream(device) if device.type == "cuda" else None
+        here.current = torch.zeros(len(plan.optimiser.coefficients(plan.lr, 1)), device=device)
+        here.coefficients = list(here.current)
         return here
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
@@ -88,7 +89,13 @@ class MixedPrecisionWorkspace(Workspace):
         connection, plan = self.spec.connections(l), self.plan
         long = not connection.product.maps and connection.block >= LONG and moving.shape[2] == 1
         same_number = plan.rewire is None or plan.rewire_repeats
-        return long and same_number and plan.clip is None and type(plan.loss) is CrossEntropy and bool(0 < moving.mean() < FEW)
+        alone = plan.cross_entropy_over is not None and plan.loss_penalty is None
+        return long and same_number and alone and self.updates_at_once and bool(0 < moving.mean() < FEW)
+
+    @property
+    def updates_at_once(self) -> bool:
+        """Whether a parameter can be updated as soon as its gradient is known: plain SGD, and no norm of the whole gradient is needed."""
+        return self.plan.optimiser.plain and self.plan.clip is None
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
@@ -96,85 +103,71 @@ class MixedPrecisionWorkspace(Workspace):
             return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
         return tensor.contiguous()
 
-    def _laid_out_springs(self, part: Any) -> Any:
-        if isinstance(part, Total):
-            return Total(tuple(self._laid_out_springs(term) for term in part.terms))
-        return part.laid_out(self.laid_out) if isinstance(part, PenaltyTensors) else part
+    def _laid_out_buffer(self, name: str, buffer: Tensor) -> Tensor:
+        _, kind, number = name.split("/")
+        return self.laid_out(int(number), buffer) if kind == "weight" else buffer
 
-    def _hold_weights(self) -> None:
-        """Let the kernels that move weights see to the springs on them, instead of the loss or a step after the step."""
+    def _take_penalties(self) -> None:
+        """Let the kernels that update weights apply the penalty on those that may all move; the rest of it stays in the plan."""
         plan = self.plan
-        rest, penalty = taken_apart(plan.loss)
-        if plan.clip is None or plan.importance:
+        if plan.penalty is None or plan.clip is None or plan.importance or not plan.optimiser.plain:
             return
-        if isinstance(plan.after_step, ProximalStep):
-            others = self._hold(plan.after_step, proximal=True)
-            self.plan = replace(plan, after_step=others if others.importance else None)
-        elif penalty is not None:
-            left = self._hold(penalty, proximal=False)
-            self.plan = replace(plan, loss=total(rest, left) if left.importance else rest)
-
-    def _hold(self, penalty: S, *, proximal: bool) -> S:
-        """Hold the weights that may all move; returns the other springs."""
-        for name in penalty.importance:
+        for name, importance in plan.penalty.importance.items():
             l = weight_number(name)
             if l is not None and self.all_move.get(l):
-                self.held[l] = WeightPenalty(penalty.strength, penalty.importance[name], penalty.anchor[name], proximal)
-        taken = {f"weight/{l}" for l in self.held}
-        return penalty.only(lambda name: name not in taken)
+                self.penalties[l] = WeightPenalty(plan.penalty.strength, importance, plan.penalty.anchor[name], plan.penalty.proximal)
+        taken = {f"weight/{l}" for l in self.penalties}
+        self.plan = replace(plan, penalty=plan.penalty.only(lambda name: name not in taken))
 
     def use_fused_loss(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
-        """Let cross-entropy be computed by its own kernel, which notes losses and right answers by step."""
-        loss, penalty = taken_apart(self.plan.loss)
-        rows = self.spec.n_classes
-        if type(loss) is not CrossEntropy or loss.outputs != self.plan.outputs or rows > MOST_CLASSES:
+        """Compute cross-entropy in one kernel, which stores losses and right answers by step, where the plan's loss is that."""
+        plan, rows, device = self.plan, self.spec.n_classes, losses.device
+        over, penalty = plan.cross_entropy_over, plan.loss_penalty
+        if over is None or over != plan.outputs or rows > MOST_CLASSES or tile_of_logits(plan.batch_size, rows) > MOST_LOGITS:
             return
-        if tile_of_logits(self.plan.batch_size, rows) > MOST_LOGITS:
+        if penalty is not None and (plan.clip is None or penalty.on_weights):
             return
-        if penalty is not None and (self.plan.clip is None or penalty.on_weights):
-            return
-        self.penalty = penalty
-        device = losses.device
         there = torch.arange(rows, device=device) if self.rows is None else self.rows
         place = torch.full((rows,), -1, dtype=torch.int32, device=device)
         place[there] = torch.arange(len(there), dtype=torch.int32, device=device)
         counted = torch.zeros(rows, dtype=torch.int32, device=device)
-        counted[loss.columns] = 1
+        counted[list(over)] = 1
         resting = self.parameters.biases[-1] if self.resting is None else self.resting
-        moving = self.biases.get(self.spec.L - 1) if self.plan.clip is None else None
-        self.loss_buffers = LossBuffers(place, counted, resting, step, losses, right, moving, self.plan.lr)
+        moving = self.biases.get(self.spec.L - 1) if self.updates_at_once else None
+        self.loss_buffers = LossBuffers(place, counted, resting, step, losses, right, moving, self.current[:1])
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
-        if self.loss_buffers is None or not isinstance(mode, Fused):
+        buffers = self.loss_buffers
+        if buffers is None or not isinstance(mode, Fused):
             judged = super().take_step(h, labels, mode)
             return judged if judged is None or self.energy is None else (judged[0] + self.energy, judged[1])
         live = self.leaves()
-        read = masked_outputs(self.as_read(live), self)
         way = None if self.side_stream is None else self._backward(self.side_stream)
-        z = forward(self.spec, read, h, mode=replace(mode, without_bias=self.spec.L, backward=way), first=self.entry)
-        verdict: Tensor = FusedCrossEntropy.apply(z, live.biases[-1], labels, self.loss_buffers)  # type: ignore[no-untyped-call]
-        verdict.backward(verdict.detach())  # what is passed has no value, either
+        mode = replace(mode, without_bias=self.spec.L, backward=way)
+        z = forward(self.spec, self.masked(self.as_read(live)), h, mode=mode, first=self.entry)
+        loss: Tensor = FusedCrossEntropy.apply(z, live.biases[-1], labels, buffers)  # type: ignore[no-untyped-call]
+        loss.backward(loss.detach())  # its value is in the buffers, and the gradient that is passed is not read
         if self.side_stream is not None:
             self.side_stream.join()
-        pulled = None if self.penalty is None else self.penalty(Step(h, labels, z, live))
-        if pulled is not None:
-            pulled.backward()
+        penalty = None if self.plan.loss_penalty is None else self.plan.loss_penalty(live)
+        if penalty is not None:
+            penalty.backward()
         self.update(live)
-        for more in (pulled, self.energy):
+        for more in (penalty, self.energy):
             if more is not None:
-                self.loss_buffers.losses.index_add_(0, self.loss_buffers.step, more.detach().reshape(1))
+                buffers.losses.index_add_(0, buffers.step, more.detach().reshape(1))
         return None
 
     def _backward(self, side_stream: SideStream) -> Backward | None:
-        """What may move before the whole gradient is known; the output's shadow is not the leaf where rows are silenced."""
-        if self.plan.clip is not None:
+        """What may move before the whole gradient is known; where rows are masked, the output's compute weights are not the leaf."""
+        if not self.updates_at_once:
             return None
-        masked_outputs = self.plan.masked_outputs is not None and self.rows is None
-        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not masked_outputs)
+        masked = self.plan.masked_outputs is not None and self.rows is None
+        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not masked)
         return Backward(side_stream, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
 
     def refresh(self) -> None:
-        """Cast shadows, and list the task's connections anew, in the same memory: their number does not change while it is learned."""
+        """Copy the weights to the compute weights and list the task's connections anew, in the same memory: their number is constant."""
         self._refresh_compute_weights()
         for l, listed in self.listed.items():
             order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
@@ -184,7 +177,7 @@ class MixedPrecisionWorkspace(Workspace):
         return [*super().changing(), *self.compute_weights, *self.history.values()]
 
     def _refresh_compute_weights(self) -> None:
-        """What stands still is left alone: a trunk may be reading it."""
+        """Weights that are not trained are left alone: a trunk may be reading them."""
         for l in self.moving:
             self.compute_weights[l - 1].copy_(self.parameters.weights[l - 1])
 
@@ -195,10 +188,17 @@ class MixedPrecisionWorkspace(Workspace):
     def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
         return crops(data, samples, scope, self.compute_weights[0].dtype) if can_crop(data) else super().images(data, samples, scope)
 
-    def begin(self, scope: RngScope) -> None:
-        """Captured steps find the keys of the moment where they were."""
-        super().begin(scope)
+    def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
+        """Put the epoch's keys and coefficients where captured steps read them."""
+        super().begin(scope, coefficients)
         self.keys.copy_(self._keys_of(scope))
+        table = torch.tensor(coefficients).to(self.current.device)
+        self.table = self.table.copy_(table) if len(self.table) else table
+        self.current.copy_(self.table[0])
+
+    def select_step(self, step: Tensor) -> None:
+        if self.plan.schedule.per_step or len(self.current) > 1:
+            self.current.copy_(self.table.index_select(0, step)[0])
 
     def mode_now(self, samples: Tensor) -> Fused:
         return self._mode(self.keys, samples)
@@ -238,68 +238,79 @@ class MixedPrecisionWorkspace(Workspace):
 
     @torch.no_grad()
     def update(self, live: Parameters) -> None:
-        plan = self.plan
         of_weights = self._gradients(live)
         scale = self._clip(live, of_weights)
-        for l, (gradient, more) in of_weights.items():
-            self.move(l, gradient, more, scale)
-        moves = [(tensor, tensor.grad, mask) for tensor, mask in self.small_moves(live) if tensor.grad is not None]
-        if moves:
-            tensors, gradients, masks = (list(part) for part in zip(*moves, strict=True))
-            torch._foreach_mul_(gradients, masks)
-            if scale is not None:
-                torch._foreach_mul_(gradients, scale)
-            torch._foreach_sub_(tensors, gradients, alpha=plan.lr)
-        if plan.after_step is not None:
-            plan.after_step(self.parameters, plan.lr)
-            if not isinstance(plan.after_step, ProximalStep) or plan.after_step.on_weights:
-                self._refresh_compute_weights()
+        small = [(name, tensor, tensor.grad, mask) for name, tensor, mask in self.small_moves(live) if tensor.grad is not None]
+        if self.plan.optimiser.plain:
+            for l, (gradient, more) in of_weights.items():
+                self.move(l, gradient, more, scale)
+        else:
+            for l, (gradient, more) in of_weights.items():
+                whole = gradient.float() if more is None else gradient.float() + more
+                self._optimise(f"weight/{l}", self.parameters.weights[l - 1], whole, self.moving[l], scale)
+                self.compute_weights[l - 1].copy_(self.parameters.weights[l - 1])
+        for name, tensor, gradient, mask in small:
+            self._optimise(name, tensor, gradient, mask, scale)
+        self.after_update()
+        if self.plan.after_step is not None or (
+            self.plan.penalty is not None and self.plan.penalty.proximal and self.plan.penalty.on_weights
+        ):
+            self._refresh_compute_weights()
+
+    def _optimise(self, name: str, tensor: Tensor, gradient: Tensor, mask: Tensor, scale: Tensor | None) -> None:
+        gradient = gradient * mask
+        self.optimise(name, tensor, gradient if scale is None else gradient.mul_(scale), mask)
+
+    def count_importance(self, l: int, gained: Tensor) -> None:
+        connections = self.importance.connections[l - 1]
+        connections += gained if connections.shape[2] == gained.shape[2] else gained.sum(2, keepdim=True)
+        self.history[l] += connections
 
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """Move W_l, its shadow and its importance; `more` is the gradient of what the loss says about the weights themselves."""
-        weight, compute_weight = self.parameters.weights[l - 1], self.compute_weights[l - 1]
-        if l in self.held and scale is not None:
-            penalised_step(weight, compute_weight, gradient, self.held[l], self.plan.lr, scale)
+        """A step of plain SGD for W_l, its copy and its importance; `more` is the gradient of loss terms on the weights themselves."""
+        weight, compute_weight, lr = self.parameters.weights[l - 1], self.compute_weights[l - 1], self.current
+        if l in self.penalties and scale is not None:
+            penalised_step(weight, compute_weight, gradient, self.penalties[l], lr, scale)
         elif l in self.listed and more is None and scale is None:
-            update_listed(self.listed[l], weight, compute_weight, gradient, self.plan.lr, self._importance(l))
+            update_listed(self.listed[l], weight, compute_weight, gradient, lr, self._importance(l))
         else:
-            update(weight, compute_weight, gradient, more, self.moving[l], self.plan.lr, scale, self._importance(l))
+            update(weight, compute_weight, gradient, more, self.moving[l], lr, scale, self._importance(l))
 
     def _importance(self, l: int) -> tuple[Tensor, Tensor] | None:
         return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None
 
     @torch.no_grad()
     def learn(self, l: int, above: Tensor, h: Tensor) -> None:
-        """`move`, and take the gradient on the way: for connections of one weight."""
-        learn(above, h, self.parameters.weights[l - 1], self.compute_weights[l - 1], self.moving[l], self.plan.lr, self._importance(l))
+        """`move`, with the gradient computed on the way: for connections of one weight."""
+        learn(above, h, self.parameters.weights[l - 1], self.compute_weights[l - 1], self.moving[l], self.current, self._importance(l))
 
     def move_of(self, l: int) -> Move:
-        return Move(self.parameters.biases[l - 1], self.biases[l], self.plan.lr)
+        return Move(self.parameters.biases[l - 1], self.biases[l], self.current)
 
     def _gradients(self, live: Parameters) -> dict[int, tuple[Tensor, Tensor | None]]:
-        """Of the weights: what was taken at the shadow, and what the loss says about the weights themselves, if anything."""
+        """By l of W_l: the gradient of the compute weights, and that of loss terms on the weights themselves, if any."""
         found: dict[int, tuple[Tensor, Tensor | None]] = {}
         for l in self.moving:
             gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
             if gradient is not None:
-                found[l] = (gradient.float() + more, None) if more is not None and l in self.held else (gradient, more)
+                found[l] = (gradient.float() + more, None) if more is not None and l in self.penalties else (gradient, more)
         return found
 
     def _clip(self, live: Parameters, of_weights: dict[int, tuple[Tensor, Tensor | None]]) -> Tensor | None:
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""
         if self.plan.clip is None:
             return None
-        norms = [(tensor.grad * mask).norm() for tensor, mask in self.small_moves(live) if tensor.grad is not None]
+        norms = [(tensor.grad * mask).norm() for _, tensor, mask in self.small_moves(live) if tensor.grad is not None]
         energies = []
         for l, (gradient, more) in of_weights.items():
             if self.all_move[l] and more is None:
-                square, energy = penalty_grad_norm(gradient, self.parameters.weights[l - 1], self.held.get(l))
+                square, energy = penalty_grad_norm(gradient, self.parameters.weights[l - 1], self.penalties.get(l))
                 norms.append(square.sqrt())
                 energies.append(energy)
             else:
                 norms.append(((gradient if more is None else gradient + more) * self.moving[l]).norm())
-        self.energy = torch.stack(energies).sum() if any(not held.proximal for held in self.held.values()) else None
+        self.energy = torch.stack(energies).sum() if any(not penalty.proximal for penalty in self.penalties.values()) else None
         return clip_scale(norms, self.plan.clip)
 
     def flush_importance(self, steps: int) -> None:
@@ -312,12 +323,3 @@ class MixedPrecisionWorkspace(Workspace):
                 history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
             self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
             history.zero_()
-
-
-def taken_apart(loss: Loss) -> tuple[Loss, QuadraticPenalty | None]:
-    """A loss without its springs, and these."""
-    if not isinstance(loss, Total):
-        return loss, None
-    penalty = [term for term in loss.terms if isinstance(term, QuadraticPenalty)]
-    others = [term for term in loss.terms if not isinstance(term, QuadraticPenalty)]
-    return (total(*others), penalty[0]) if len(penalty) == 1 and others else (loss, None)

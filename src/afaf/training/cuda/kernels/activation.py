@@ -34,7 +34,7 @@ class Move:
 
     bias: Tensor
     moving: Tensor  # 1 where one may move
-    lr: float
+    lr: Tensor  # one number on the device
 
 
 @jit
@@ -84,7 +84,8 @@ def _activate(  # type: ignore[no-untyped-def]
 
 @jit
 def _deactivate(  # type: ignore[no-untyped-def]
-    above_at, saved_at, passes_at, below_at, partial_at, bias_at, moving_at, lr, rows, neurons, height, width, out_height, out_width, scale,
+    above_at, saved_at, passes_at, below_at, partial_at, bias_at, moving_at, lr_at,
+    rows, neurons, height, width, out_height, out_width, scale,
     to_image, to_place, to_neuron,
     tiles: tl.constexpr, POOL: tl.constexpr, CUT: tl.constexpr, MOVE: tl.constexpr,
     NO_WINNER: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr,
@@ -114,7 +115,7 @@ def _deactivate(  # type: ignore[no-untyped-def]
             tl.store(below_at + r.to(tl.int64)[:, None] * neurons + c[None, :], gradient, mask=there)
         total += tl.sum(gradient, axis=0)
     if MOVE:
-        moved = lr * tl.load(moving_at + c, mask=c < neurons, other=0.0) * total
+        moved = tl.load(lr_at) * tl.load(moving_at + c, mask=c < neurons, other=0.0) * total
         tl.store(bias_at + c, tl.load(bias_at + c, mask=c < neurons, other=0.0) - moved, mask=c < neurons)
     else:
         tl.store(partial_at + tl.program_id(0) * neurons + c, total, mask=c < neurons)
@@ -122,7 +123,7 @@ def _deactivate(  # type: ignore[no-untyped-def]
 
 @jit
 def _add_up(  # type: ignore[no-untyped-def]
-    parts_at, sum_at, moving_at, parts, neurons, lr, MOVE: tl.constexpr, PARTS: tl.constexpr, NEURONS: tl.constexpr
+    parts_at, sum_at, moving_at, parts, neurons, lr_at, MOVE: tl.constexpr, PARTS: tl.constexpr, NEURONS: tl.constexpr
 ):
     p = tl.arange(0, PARTS)
     c = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
@@ -130,7 +131,7 @@ def _add_up(  # type: ignore[no-untyped-def]
     total = tl.sum(tl.load(parts_at + p[:, None] * neurons + c[None, :], mask=there, other=0.0), axis=0)
     if MOVE:
         moving = tl.load(moving_at + c, mask=c < neurons, other=0.0)
-        total = tl.load(sum_at + c, mask=c < neurons, other=0.0) - lr * moving * total
+        total = tl.load(sum_at + c, mask=c < neurons, other=0.0) - tl.load(lr_at) * moving * total
     tl.store(sum_at + c, total, mask=c < neurons)
 
 
@@ -174,7 +175,7 @@ def deactivate(
     tiles = triton.cdiv(rows, ROWS_BACK * PARTIAL_SUMS)
     parts = triton.cdiv(rows, ROWS_BACK * tiles)
     partial = torch.empty(parts, neurons, dtype=torch.float32, device=above.device) if move is None or parts > 1 else None
-    bias, moving, lr = (below, below, 0.0) if partial is not None or move is None else (move.bias, move.moving, move.lr)
+    bias, moving, lr = (below, below, below) if partial is not None or move is None else (move.bias, move.moving, move.lr)
     _deactivate[(parts, triton.cdiv(neurons, tile))](
         above, saved, saved if grad_mask is None else grad_mask, below, below if partial is None else partial, bias, moving, lr,
         rows, neurons, height, width,
@@ -197,7 +198,7 @@ def _steps(h: Tensor) -> tuple[int, int, int]:
 def add_up(parts: Tensor) -> Tensor:
     """The sums of the columns."""
     total = torch.empty(parts.shape[1], dtype=torch.float32, device=parts.device)
-    _add_up_columns(parts, total, total, 0.0, False)
+    _add_up_columns(parts, total, total, total, False)
     return total
 
 
@@ -206,6 +207,6 @@ def move_bias(move: Move, parts: Tensor) -> None:
     _add_up_columns(parts.contiguous(), move.bias, move.moving, move.lr, True)
 
 
-def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: float, move: bool) -> None:
+def _add_up_columns(parts: Tensor, total: Tensor, moving: Tensor, lr: Tensor, move: bool) -> None:
     count, neurons = parts.shape
     _add_up[(triton.cdiv(neurons, 16),)](parts, total, moving, count, neurons, lr, move, triton.next_power_of_2(count), 16)

@@ -21,13 +21,13 @@ class LossBuffers:
     losses: Tensor  # by step
     right: Tensor
     moving: Tensor | None = None  # 1 for biases to be moved at once
-    lr: float = 0.0
+    lr: Tensor | None = None  # of these biases
 
 
 @jit
 def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     z_at, bias_at, resting_at, place_at, counted_at, labels_at, step_at, losses_at, right_at, gradient_at, bias_gradient_at, moving_at,
-    lr, images, rows, classes, MOVE: tl.constexpr, IMAGES: tl.constexpr, CLASSES: tl.constexpr,
+    lr_at, images, rows, classes, MOVE: tl.constexpr, IMAGES: tl.constexpr, CLASSES: tl.constexpr,
 ):  # fmt: skip
     n = tl.arange(0, IMAGES)
     c = tl.arange(0, CLASSES)
@@ -50,7 +50,7 @@ def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     gradient = tl.where((n < images)[:, None] & counted[None, :], gradient, 0.0)
     tl.store(gradient_at + at, gradient, mask=there)
     if MOVE:
-        moved = lr * tl.load(moving_at + place, mask=own, other=0.0) * tl.sum(gradient, axis=0)
+        moved = tl.load(lr_at) * tl.load(moving_at + place, mask=own, other=0.0) * tl.sum(gradient, axis=0)
         tl.store(bias_at + place, tl.load(bias_at + place, mask=own, other=0.0) - moved, mask=own)
     else:
         tl.store(bias_gradient_at + place, tl.sum(gradient, axis=0), mask=own)
@@ -72,7 +72,8 @@ def fused_cross_entropy(z: Tensor, bias: Tensor, labels: Tensor, buffers: LossBu
     classes = len(buffers.place)
     _fused_cross_entropy[(1,)](
         z, bias, buffers.resting, buffers.place, buffers.counted, labels, buffers.step, buffers.losses, buffers.right, gradient,
-        bias if bias_gradient is None else bias_gradient, bias if buffers.moving is None else buffers.moving, buffers.lr,
+        bias if bias_gradient is None else bias_gradient, bias if buffers.moving is None else buffers.moving,
+        bias if buffers.lr is None else buffers.lr,
         images, rows, classes, buffers.moving is not None, triton.next_power_of_2(images), max(16, triton.next_power_of_2(classes)),
     )  # fmt: skip
     return gradient, bias_gradient

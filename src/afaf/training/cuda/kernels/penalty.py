@@ -41,8 +41,19 @@ def _penalty_grad_norm(  # type: ignore[no-untyped-def]
 
 @jit
 def _penalised_step(  # type: ignore[no-untyped-def]
-    weight_at, compute_at, gradient_at, importance_at, anchor_at, scale_at, lr, strength, count, PROXIMAL: tl.constexpr, SIZE: tl.constexpr
+    weight_at,
+    compute_at,
+    gradient_at,
+    importance_at,
+    anchor_at,
+    scale_at,
+    lr_at,
+    strength,
+    count,
+    PROXIMAL: tl.constexpr,
+    SIZE: tl.constexpr,
 ):
+    lr = tl.load(lr_at)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     there = at < count
     weight = tl.load(weight_at + at, mask=there, other=0.0)
@@ -68,7 +79,7 @@ def penalty_grad_norm(gradient: Tensor, weight: Tensor, held: WeightPenalty | No
     return parts.sum(0)
 
 
-def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, held: WeightPenalty, lr: float, scale: Tensor) -> None:
+def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, held: WeightPenalty, lr: Tensor, scale: Tensor) -> None:
     """w <- w - lr scale (g + the springs' own gradient), or without the latter and then to where the springs pull it; the shadow, too."""
     _penalised_step[(triton.cdiv(weight.numel(), SIZE),)](
         weight,

@@ -17,11 +17,12 @@ OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above an
 
 @jit
 def _update(  # type: ignore[no-untyped-def]
-    weight_at, compute_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr, inputs,
+    weight_at, compute_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr_at, inputs,
     to_input, to_weight, to_gradient,
     block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
     BLOCK: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
+    lr = tl.load(lr_at)
     o = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     if not BY_WEIGHT:
@@ -60,9 +61,10 @@ def _update(  # type: ignore[no-untyped-def]
 
 @jit
 def _update_listed(  # type: ignore[no-untyped-def]
-    listed_at, weight_at, compute_at, gradient_at, connections_at, history_at, lr, count,
+    listed_at, weight_at, compute_at, gradient_at, connections_at, history_at, lr_at, count,
     block: tl.constexpr, IMPORTANCE: tl.constexpr, LISTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    lr = tl.load(lr_at)
     k = tl.program_id(0) * LISTED + tl.arange(0, LISTED)
     b = tl.arange(0, BLOCK)
     connection = tl.load(listed_at + k, mask=k < count, other=0)
@@ -80,10 +82,11 @@ def _update_listed(  # type: ignore[no-untyped-def]
 
 @jit
 def _learn(  # type: ignore[no-untyped-def]
-    above_at, h_at, weight_at, compute_at, moving_at, connections_at, history_at, lr, images, outputs, inputs,
+    above_at, h_at, weight_at, compute_at, moving_at, connections_at, history_at, lr_at, images, outputs, inputs,
     parts: tl.constexpr, IMPORTANCE: tl.constexpr, PRECISION: tl.constexpr,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, IMAGES: tl.constexpr,
 ):  # fmt: skip
+    lr = tl.load(lr_at)
     o = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     i = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     gradient = tl.zeros((OUTPUTS, INPUTS), dtype=tl.float32)
@@ -105,7 +108,7 @@ def _learn(  # type: ignore[no-untyped-def]
 
 
 def update(
-    weight: Tensor, compute_weight: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: float, scale: Tensor | None,
+    weight: Tensor, compute_weight: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: Tensor, scale: Tensor | None,
     importance: tuple[Tensor, Tensor] | None,
 ) -> None:  # fmt: skip
     """w <- w - lr g wherever something moves, in place, the shadow too; and, in one pass, its importance.
@@ -129,7 +132,7 @@ def update(
 
 
 def update_listed(
-    listed: Tensor, weight: Tensor, compute_weight: Tensor, gradient: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+    listed: Tensor, weight: Tensor, compute_weight: Tensor, gradient: Tensor, lr: Tensor, importance: tuple[Tensor, Tensor] | None
 ) -> None:
     """`update` of the connections that are listed, by their numbers: each one's weights must lie next to each other."""
     block, count = weight.shape[2], len(listed)
@@ -141,7 +144,7 @@ def update_listed(
 
 
 def learn(
-    above: Tensor, h: Tensor, weight: Tensor, compute_weight: Tensor, moving: Tensor, lr: float, importance: tuple[Tensor, Tensor] | None
+    above: Tensor, h: Tensor, weight: Tensor, compute_weight: Tensor, moving: Tensor, lr: Tensor, importance: tuple[Tensor, Tensor] | None
 ) -> None:
     """`update` of connections of one weight, with the gradient that `above`, (images, outputs), and h, (images, inputs), make."""
     (outputs, inputs, _), images = weight.shape, len(h)
