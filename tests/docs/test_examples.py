@@ -40,7 +40,7 @@ def test_the_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_examples_give_the_scores_shown(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scores: list[tuple[float, float]] = []
-    code, found = SCORE.subn(r"compare(\1, \2)", examples(page))
+    code, found = SCORE.subn(r"compare(\1, \2)  #", examples(page))
     exec(compile(code, page.name, "exec"), {"compare": lambda measured, shown: scores.append((measured, shown))})
     assert len(scores) == found > 0
     for measured, shown in scores:
