@@ -308,8 +308,8 @@ def test_a_log_that_cannot_be_read_is_told_of_and_the_rest_is_looked_at(tmp_path
     def refuse(*_: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("afaf.runs.lock.os.open", refuse)
-    monkeypatch.setattr("afaf.runs.lock.fcntl.flock", refuse)
+    monkeypatch.setattr("afaf.files.lock.os.open", refuse)
+    monkeypatch.setattr("afaf.files.lock.fcntl.flock", refuse)
     diagnosis = examine(tmp_path)
     assert diagnosis.wrong == ["log.jsonl: cannot be read (Is a directory)"]
     assert any(line.startswith("model.safetensors: whole") for line in diagnosis.sound)

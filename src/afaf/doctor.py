@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from afaf.errors import AfafError, FileError, RunError
-from afaf.files import PART
+from afaf.files import is_part, read_bytes
+from afaf.files.lock import holder_of, is_locked
+from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.model_store import from_backup
-from afaf.runs.checkpoint import FOLDER, Restored, changed_settings, load_checkpoint
-from afaf.runs.folder import read_json, resume_command
-from afaf.runs.lock import holder_of, is_locked
+from afaf.runs.checkpoint import Restored, changed_settings, load_checkpoint
+from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
 from afaf.runs.progress import Progress
 from afaf.runs.results import Results
 from afaf.storage import container
@@ -95,8 +96,9 @@ def _words(learner: Learner) -> str:
 
 
 def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
-    if not any((path / name).exists() for name in ("config.json", "model.safetensors", FOLDER)):
+    if not any((path / name).exists() for name in ("config.json", "model.safetensors", CHECKPOINTS)):
         raise RunError(f"{path} is no run folder: there is neither a config.json nor a model nor a checkpoint in it")
+    check_links(path)
     about = _examine_json(path / "config.json", diagnosis)
     told = _examine_json(path / "results.json", diagnosis) if (path / "results.json").exists() else None
     _examine_log(path / "log.jsonl", diagnosis)
@@ -107,8 +109,9 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
     if told is not None:
         _examine_results(Results.from_dict(told), None if diagnosis.blames("config.json") else about, checkpoints, model, diagnosis)
     _compare([*checkpoints, *([] if model is None else [model])], diagnosis)
-    for left in [*path.glob(f".*{PART}*"), *(path / FOLDER).glob(f".*{PART}*")]:
-        diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
+    for left in [*path.glob(".*"), *(path / CHECKPOINTS).glob(".*")]:
+        if is_part(left.name):
+            diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
     _advise(path, diagnosis, checkpoints, model)
 
 
@@ -127,7 +130,7 @@ def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
     if not path.exists():
         return
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path, RECORD_LIMIT, path.parent).splitlines()
     except OSError as error:
         diagnosis.wrong.append(f"{path.name}: cannot be read ({error.strerror})")
         return
@@ -143,7 +146,7 @@ def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
 def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
     """The good ones, oldest first."""
     good = []
-    paths = sorted((path / FOLDER).glob("*.safetensors"))
+    paths = checkpoints_in(path)
     for file in paths:
         try:
             restored: Restored = load_checkpoint(file, paths, CPU)

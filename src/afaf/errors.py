@@ -48,6 +48,10 @@ class WriteError(RunError):
     exit_code = 1
 
 
+class OverwriteError(AfafError):
+    """An output would replace a file that this program has not written, or one that the same command reads."""
+
+
 class LockedError(RunError):
     """Another process is writing to the run folder."""
 

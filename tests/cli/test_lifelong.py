@@ -231,8 +231,9 @@ def test_the_old_file_stays_until_the_new_one_is_verified(own: Path, monkeypatch
     file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
     seen: list[bytes] = []
 
-    def look_and_fail(path: Path, model: Lifelong) -> None:
-        seen.append(keeping.backup_of(path).read_bytes())
+    def look_and_fail(path: Path, data: bytes) -> None:
+        assert path.read_bytes() == data
+        seen.append(file.read_bytes())
         raise keeping.FileError("damaged on its way")
 
     monkeypatch.setattr(keeping, "_verify", look_and_fail)
@@ -240,7 +241,7 @@ def test_the_old_file_stays_until_the_new_one_is_verified(own: Path, monkeypatch
     assert result.exit_code == 2
     assert seen == [before]
     assert file.read_bytes() == before
-    assert not keeping.backup_of(file).exists()
+    assert sorted(path.name for path in own.iterdir()) == ["m.safetensors", "part-1", "part-2", "part-3"]
 
 
 def test_a_file_changed_meanwhile_is_not_written_over(own: Path) -> None:
@@ -254,11 +255,11 @@ def test_a_file_changed_meanwhile_is_not_written_over(own: Path) -> None:
 
 
 def test_of_two_that_change_a_file_at_once_one_is_refused(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, both_read, save, refused = own / "m.safetensors", threading.Barrier(2), Lifelong.save, []
+    path, both_read, save, refused = own / "m.safetensors", threading.Barrier(2), Lifelong.to_bytes, []
 
-    def slow_save(model: Lifelong, where: Any) -> None:
+    def slow_save(model: Lifelong) -> bytes:
         time.sleep(0.3)
-        save(model, where)
+        return save(model)
 
     def change(old: str, new: str) -> None:
         try:
@@ -266,7 +267,7 @@ def test_of_two_that_change_a_file_at_once_one_is_refused(own: Path, monkeypatch
         except RunError as error:
             refused.append((old, str(error)))
 
-    monkeypatch.setattr(Lifelong, "save", slow_save)
+    monkeypatch.setattr(Lifelong, "to_bytes", slow_save)
     monkeypatch.setattr(cli_learn, "check_place", lambda path: both_read.wait())
     threads = [threading.Thread(target=change, args=names) for names in (("digit-0", "zero"), ("digit-1", "one"))]
     for thread in threads:
@@ -295,7 +296,7 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("room", "name"), [(Lifelong, "learn"), (Lifelong, "save"), (keeping, "_verify")])
+@pytest.mark.parametrize(("room", "name"), [(Lifelong, "learn"), (Lifelong, "to_bytes"), (keeping, "_verify")])
 def test_ctrl_c_says_how_the_file_is_and_how_to_go_on(own: Path, monkeypatch: pytest.MonkeyPatch, room: Any, name: str) -> None:
     """Wherever it comes: while images are learned, while the file is written, while it is read back."""
     file, before = own / "m.safetensors", (own / "m.safetensors").read_bytes()
@@ -313,7 +314,7 @@ def test_ctrl_c_says_how_the_file_is_and_how_to_go_on(own: Path, monkeypatch: py
 
 
 def test_ctrl_c_after_the_file_was_written_says_so(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "unlink", interrupt)  # of the backup, the very last
+    monkeypatch.setattr(Path, "unlink", interrupt)  # of the temporary file, the very last
     result = call("classes", own / "m.safetensors", "--rename", "digit-0=zero")
     assert result.exit_code == 130
     assert "is whole: nothing is left to do" in result.output

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from afaf.errors import LockedError, RunError
+from afaf.files.lock import FolderLock, is_locked
 from afaf.runs.folder import RunFolder
-from afaf.runs.lock import FolderLock, is_locked
 from forks import Forks
 
 NO_PICTURES = "import afaf.api; afaf.api.draw_run = lambda folder: None"  # they take longer than the run
@@ -59,7 +59,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     program = f"""
 import time
 from pathlib import Path
-from afaf.runs.lock import FolderLock
+from afaf.files.lock import FolderLock
 FolderLock(Path({str(tmp_path)!r})).take()
 print("held", flush=True)
 time.sleep(60)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from afaf.cli.consoles import new_console
 from afaf.errors import DataError
+from afaf.files import check_output
 from afaf.streams.benchmarks import BENCHMARKS, open_stream
 from afaf.streams.download import get as download_source
 from afaf.streams.sheet import save_contact_sheet
@@ -68,16 +69,19 @@ def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) ->
         raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
 
 
-def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, **options: Any) -> Path:
+def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, *, force: bool = False, **options: Any) -> Path:
     """Prints a stream's tasks, with class names and counts, and saves a contact sheet; returns where."""
     console = new_console()
+    path = out_png if out_png is not None else Path(_file_name(name))
+    kind, _, place = name.partition(":")
+    inputs = [Path(place).expanduser()] if kind in ("folder", "npz") else []
+    check_output(path, "png", inputs, force=force)
     with console.status(f"Reading {escape(name)} ..."):
         stream = open_stream(name, data=data, **options)
     about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""
     _say(console, f"{escape(stream.name)}{about}")
     console.print(stream_table(stream))
-    path = out_png if out_png is not None else Path(_file_name(name))
-    save_contact_sheet(stream, path)
+    save_contact_sheet(stream, path, inputs=inputs, force=force)
     _say(console, f"Contact sheet: {escape(str(path))}")
     return path
 

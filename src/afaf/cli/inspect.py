@@ -10,7 +10,8 @@ from rich.table import Table
 
 from afaf.cli.learn import say
 from afaf.errors import ConfigError
-from afaf.files import fill, write_whole
+from afaf.files import check_output, fill, write_output
+from afaf.files.marks import format_of
 from afaf.lifelong.model_store import open_model
 from afaf.report.figures import save_ledger_picture
 from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, model_facts, model_page, task_rows
@@ -18,17 +19,21 @@ from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, mo
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_json: bool, out: Console) -> None:
+def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_json: bool, force: bool, out: Console) -> None:
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ConfigError(f"--picture {picture}: name a file that ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
     model = open_model(path)
+    if html is not None:
+        check_output(html, "html", [path], force=force)
+    if picture is not None:
+        check_output(picture, format_of(picture), [path], force=force)
     facts = model_facts(path, model)
     if html is not None:
         text = model_page(path, model).html()
-        write_whole(html, lambda temporary: fill(temporary, [text.encode()]))
+        write_output(html, "html", lambda part: fill(part, [text.encode()]), [path], force=force)
         say(out, f"wrote {html}")
     if picture is not None:
-        write_whole(picture, lambda temporary: save_ledger_picture(model.model, temporary))
+        write_output(picture, format_of(picture), lambda part: save_ledger_picture(model.model, part), [path], force=force)
         say(out, f"wrote {picture}")
     if as_json:
         print(json.dumps(facts))

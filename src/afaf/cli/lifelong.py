@@ -22,6 +22,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 ModelOption = Annotated[Path, typer.Option("--model", help="The model file, for example model.safetensors.")]
 ModelFile = Annotated[Path, typer.Argument(help="A model file, made by afaf learn or AFAFClassifier.save; or by afaf run.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
 SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, instead of stopping.")]
 
 
@@ -46,7 +47,7 @@ def learn(
 
     The images are not needed afterwards. Options marked "New model" are for the first call only.
 
-    The model file is written whole or not at all: Ctrl-C leaves it as it was. While it is replaced, the old one is kept as FILE.bak.
+    The model file is written whole or not at all: Ctrl-C leaves it as it was.
     """
     from afaf.cli.learn import learn_folder
 
@@ -81,12 +82,13 @@ def inspect(
     file: ModelFile,
     html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.html, that also shows who owns what.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write a picture of who owns what to this .png, .svg or .pdf file.")] = None,
+    force: ForceOption = False,
     json_: JsonOption = False,
 ) -> None:
     """Show what a model holds: classes by task and date, capacity of each layer, sizes, and who owns what."""
     from afaf.cli.inspect import inspect_model
 
-    inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, out=console)
+    inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, force=force, out=console)
 
 
 def classes(
@@ -106,6 +108,7 @@ def export(
     torch: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) to this file.")] = None,
     images: Annotated[list[Path], typer.Option(help="Verify on these real images or folders too, besides random ones.")] = [],
     dense: Annotated[bool, typer.Option("--dense", help="Keep all neurons, also those that reach no output: for comparison.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Write the network for production: unused neurons removed, normalisation and calibration included, verified against the model.
 
@@ -115,7 +118,7 @@ def export(
     """
     from afaf.cli.export import export_model
 
-    export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, out=console)
+    export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, force=force, out=console)
 
 
 def add_lifelong(app: typer.Typer) -> None:

@@ -44,6 +44,7 @@ MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists 
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, or the config.json of a run.")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
@@ -302,15 +303,16 @@ def report(
     source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
     out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in that folder).")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also put the figures there as SVG and PDF, for a paper.")] = None,
+    force: ForceOption = False,
 ) -> None:
     """One self-contained HTML page of a run, of its seeds, or of a folder of results."""
     from afaf.report.page import write_report
 
-    console.print(f"wrote {escape(str(write_report(source, out)))}", soft_wrap=True, highlight=False)
+    console.print(f"wrote {escape(str(write_report(source, out, force=force)))}", soft_wrap=True, highlight=False)
     if figures is not None:
         from afaf.report.for_papers import write_figures
 
-        for path in write_figures(source, figures):
+        for path in write_figures(source, figures, force=force):
             console.print(f"wrote {escape(str(path))}", soft_wrap=True, highlight=False)
 
 
@@ -319,6 +321,7 @@ def streams(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this stream and save a contact sheet.")] = None,
     data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="Where the contact sheet goes (default: NAME.png).")] = None,
+    force: ForceOption = False,
 ) -> None:
     """List the streams, or look at one."""
     from afaf.streams.benchmarks import BENCHMARKS, stream_names
@@ -326,7 +329,7 @@ def streams(
     if name is not None:
         from afaf.cli.datasets import show_stream
 
-        show_stream(name, data, out or Path(f"{file_name(name)}.png"))
+        show_stream(name, data, out or Path(f"{file_name(name)}.png"), force=force)
         return
     table = Table("stream", "tasks", "classes", "images", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what it is", overflow="fold")

@@ -14,7 +14,8 @@ from rich.console import Console
 from afaf.cli.learn import SKIP, image_size, say
 from afaf.lifelong.model_store import open_model
 from afaf.runs.device import find_device
-from afaf.streams.own import Unreadable, image_files, read_images
+from afaf.streams.own import Unreadable, read_images
+from afaf.streams.sources.class_folders import image_files
 from afaf.text import csv_cell, printable_name
 
 UNKNOWN = "unknown"

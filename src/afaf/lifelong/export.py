@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from afaf.errors import FileError
-from afaf.files import fill, write_whole
+from afaf.files import fill, write_output
+from afaf.files.marks import Format
 from afaf.lifelong.model import Lifelong
 from afaf.storage.compacted import Inference, InferenceModule, for_inference, random_pixels
 from afaf.storage.onnx_file import need, onnx_bytes
 
 Kind = Literal["onnx", "torch"]
+FORMATS: dict[Kind, Format] = {"onnx": "onnx", "torch": "pt2"}
 Answer = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]  # pixels -> logits, probabilities
 RANDOM = 64  # images of noise that an export is tried on, in batches of different sizes
 TOLERANCE = 1e-4
@@ -48,8 +50,20 @@ def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
     )
 
 
-def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = None, *, dense: bool = False) -> Exported:
-    """Write the inference network, read it back, and compare its answers with the model's; only one that agrees gets its name."""
+def export(
+    model: Lifelong,
+    path: Path,
+    kind: Kind,
+    real: NDArray[Any] | None = None,
+    *,
+    dense: bool = False,
+    inputs: Sequence[Path] = (),
+    force: bool = False,
+) -> Exported:
+    """Write the inference network, read it back, and compare its answers with the model's; only one that agrees gets its name.
+
+    `inputs` are files that must not be replaced; `force` allows to replace any other file.
+    """
     if kind == "onnx":
         need("onnxruntime")
     inference = inference_of(model, dense=dense)
@@ -71,7 +85,7 @@ def export(model: Lifelong, path: Path, kind: Kind, real: NDArray[Any] | None = 
             said = f"its answers differ from the model's by {max(differences):.2g}, more than {TOLERANCE:g}"
             raise FileError(f"{path} was not written: {said}")
 
-    write_whole(path, write)
+    write_output(path, FORMATS[kind], write, inputs, force=force)
     return Exported(path, len(data), inference.weights, model.spec.dense_params, 0 if real is None else len(real), max(differences))
 
 

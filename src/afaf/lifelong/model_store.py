@@ -1,4 +1,4 @@
-"""Model files that are changed again and again, and never harmed: the old one stays beside the new until that is verified."""
+"""Model files that are changed again and again, and never harmed: a new one is verified before it takes the place of the old one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 
 from afaf.errors import FileError, RunError, StoppedError, WriteError
-from afaf.files import fill, make_folders, write_whole
+from afaf.files import fill, make_folders, remove_parts, write_whole
+from afaf.files.lock import one_at_a_time
 from afaf.lifelong.model import Lifelong
-from afaf.runs.lock import one_at_a_time
 from afaf.storage import container
 from afaf.storage.invariants import broken_promises
 
 
 def backup_of(path: Path) -> Path:
+    """A copy that earlier versions, or the user, left beside the model; it is read for advice, and never written."""
     return path.with_name(path.name + ".bak")
 
 
@@ -82,30 +83,27 @@ def _words(path: Path, before: str | None, now: str | None) -> str:
 
 
 def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
-    """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over."""
+    """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over.
+
+    The new file is verified before it gets its name, so that the old one is there until then.
+    """
     path = path.resolve()  # what a link leads to is changed, not the link
     with one_at_a_time(path):
-        _replace(path, model, before)
+        _check_unchanged(path, before)
+        remove_parts(path.parent)
+
+        def write(part: Path) -> None:
+            data = model.to_bytes()
+            fill(part, [data])
+            _verify(part, data)
+            _check_unchanged(path, before)
+
+        write_whole(path, write)
 
 
-def _replace(path: Path, model: Lifelong, before: str | None) -> None:
+def _check_unchanged(path: Path, before: str | None) -> None:
     if checksum_of(path) != before:
         raise RunError(f"{path} was changed by another program meanwhile: nothing was written; do it again")
-    backup = backup_of(path)
-    if before is not None:
-        kept = path.read_bytes()
-        write_whole(backup, lambda temporary: fill(temporary, [kept]))
-    try:
-        model.save(path)
-        _verify(path, model)
-    except BaseException:
-        if before is not None:
-            os.replace(backup, path)
-        else:
-            path.unlink(missing_ok=True)  # nobody has verified it
-        raise
-    with contextlib.suppress(OSError):
-        backup.unlink()
 
 
 def check_place(path: Path) -> None:
@@ -125,11 +123,11 @@ def make_place(path: Path) -> None:
     make_folders(path.parent, "choose another place")
 
 
-def _verify(path: Path, model: Lifelong) -> None:
-    """What was written is read back: the same bytes again, and the ledger's promises hold."""
+def _verify(path: Path, data: bytes) -> None:
+    """Read the new file back: it must hold the same bytes, and keep the ledger's promises."""
     written = Lifelong.load(path)
     wrong = broken_promises(written.learner)
-    if written.to_bytes() != model.to_bytes():
+    if written.to_bytes() != data:
         wrong.append("what was read back is not what was written")
     if wrong:
-        raise FileError(f"{path} could not be verified, and is as it was before: {'; '.join(wrong[:3])}")
+        raise FileError(f"the model could not be verified after it was written, and its file is as it was before: {'; '.join(wrong[:3])}")

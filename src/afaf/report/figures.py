@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from afaf.files.marks import figure_metadata
 from afaf.network.ledger import Ledger
 from afaf.report.ledger_facts import NOBODY, first_users
 from afaf.report.lettering import as_written
@@ -95,7 +96,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format=path.suffix.lstrip(".") or "png")
+    figure.savefig(path, format=path.suffix.lstrip(".") or "png", metadata=figure_metadata(path.suffix or ".png"))
 
 
 def _neurons(count: int) -> str:

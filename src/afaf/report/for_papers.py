@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from afaf.errors import RunError
-from afaf.files import make_folders
+from afaf.files import check_output, write_output, write_whole
+from afaf.files.marks import figure_metadata, format_of
 from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
 from afaf.report.lettering import as_written, missing_letters_told_once
@@ -23,7 +24,6 @@ from afaf.report.measured import Measured, Shape, mean_matrix
 from afaf.report.page import runs_in
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
 from afaf.report.run_page import Runs
-from afaf.runs.folder import write_whole
 from afaf.sweeps.store import Store
 
 SUFFIXES = (".svg", ".pdf")
@@ -34,15 +34,21 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-DATE = {".svg": "Date", ".pdf": "CreationDate"}  # left out: the same results make the same file
+Drawing = Callable[[Path], None]  # into a file
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
-OTHER_PLACE = "choose another place with --figures"
 
 
-def write_figures(source: Path, folder: Path) -> list[Path]:
-    """Every figure there are data for."""
+def write_figures(source: Path, folder: Path, *, force: bool = False) -> list[Path]:
+    """Every figure there are data for; files there that are no such figures are replaced only with `force`."""
     found = runs_in(source)
-    return figures_of_runs(Runs(found), folder) if found else figures_of_results(source, folder)
+    drawings = figures_of_runs(Runs(found)) if found else figures_of_results(source)
+    places = {folder / f"{name}{suffix}": draw for name, draw in drawings.items() for suffix in SUFFIXES}
+    for path in places:
+        check_output(path, format_of(path), force=force)
+    with matplotlib.rc_context(STYLE), missing_letters_told_once():
+        for path, draw in places.items():
+            write_output(path, format_of(path), draw, force=force)
+    return list(places)
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -53,43 +59,34 @@ def empty_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(made: Figure, path: Path) -> Path:
-    metadata = {DATE[path.suffix]: None} if path.suffix in DATE else None
-    write_whole(path, lambda place: made.savefig(place, metadata=metadata))
+    write_whole(path, _saver(made))
     return path
 
 
-def figures_of_results(source: Path, folder: Path) -> list[Path]:
+def _saver(made: Figure) -> Drawing:
+    return lambda path: made.savefig(path, metadata=figure_metadata(path.suffix))
+
+
+def figures_of_results(source: Path) -> dict[str, Drawing]:
     """For each stream the methods with their presets: ACC of every seed, and the mean accuracy over time."""
     measured = Measured(Store(source).read().values())
-    drawings: dict[str, Callable[[Path], Any]] = {}
+    drawings: dict[str, Drawing] = {}
     for stream, shapes in presets_by_stream(measured).items():
-        drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = accuracies(measured, stream, shapes).savefig
+        drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = _saver(accuracies(measured, stream, shapes))
     if not drawings:
         raise RunError(f"no figures were written: {source} holds no finished run of a preset; afaf report shows the variants")
-    return _write(drawings, folder)
+    return drawings
 
 
-def figures_of_runs(runs: Runs, folder: Path) -> list[Path]:
+def figures_of_runs(runs: Runs) -> dict[str, Drawing]:
     """Those of a run, or of several that differ in their seed."""
-    drawings: dict[str, Callable[[Path], Any]] = {
+    return {
         "r-matrix": lambda path: save_r_matrix(runs.first, path),
         "ledger": lambda path: save_ledger_picture(runs.model, path),
-        "over-time": lambda path: over_time(runs).savefig(path),
-        "confusion": lambda path: confusion(runs).savefig(path),
-        "curves": lambda path: curves(runs).savefig(path),
+        "over-time": _saver(over_time(runs)),
+        "confusion": _saver(confusion(runs)),
+        "curves": _saver(curves(runs)),
     }
-    return _write(drawings, folder)
-
-
-def _write(drawings: Mapping[str, Callable[[Path], Any]], folder: Path) -> list[Path]:
-    make_folders(folder, OTHER_PLACE)
-    written = []
-    with matplotlib.rc_context(STYLE), missing_letters_told_once():
-        for name, draw in drawings.items():
-            for suffix in SUFFIXES:
-                write_whole(folder / f"{name}{suffix}", draw)
-                written.append(folder / f"{name}{suffix}")
-    return written
 
 
 def accuracies(measured: Measured, stream: str, shapes: list[Shape]) -> Figure:

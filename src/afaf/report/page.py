@@ -13,10 +13,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from afaf.errors import RunError
-from afaf.files import make_folders
-from afaf.runs.folder import read_json, read_log, resume_command, write_whole
+from afaf.files import check_output, fill, write_output
+from afaf.files.marks import HTML_MARK
+from afaf.runs.folder import FILES, check_links, checkpoints_in, read_json, read_log, resume_command
 from afaf.text import printable
+from afaf.version import __version__
 
+MARK = f'{HTML_MARK} {__version__}">'
 MAY_BREAK = re.compile(r"(?<=[./_:-])(?=[^\W\d])|(?<=\w{16})(?=\w)")  # after punctuation; in a word, where no phone has room for it
 
 
@@ -39,7 +42,7 @@ class Page:
         environment = Environment(loader=PackageLoader("afaf.report"), autoescape=select_autoescape(["html", "j2"]), trim_blocks=True)
         sections = [section for section in self.sections if section.body]
         template = environment.get_template("page.html.j2")
-        return printable(template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer))
+        return printable(template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=self.footer, mark=MARK))
 
 
 def chart(title: str, drawn: str, *, below: str = "") -> str:
@@ -125,7 +128,14 @@ def not_finished(source: Path) -> str:
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 
-def write_report(source: Path, out: Path | None = None) -> Path:
+def files_read(source: Path) -> list[Path]:
+    """The files that a page of a run, of runs or of results is made from."""
+    runs = [source, *(path.parent for path in source.glob("*/config.json"))]
+    of_runs = [file for run in runs for file in (*(run / name for name in FILES if name != "report.html"), *checkpoints_in(run))]
+    return [*of_runs, *source.glob("*.jsonl"), *source.glob("*.toml")]
+
+
+def write_report(source: Path, out: Path | None = None, *, force: bool = False) -> Path:
     """The page of a run folder, of a folder of runs, or of a results folder; `out` defaults to a file in that folder."""
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
@@ -134,9 +144,12 @@ def write_report(source: Path, out: Path | None = None) -> Path:
         raise RunError(not_finished(source))
     if not source.is_dir():
         raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
-    place = out or source / "report.html"
+    place, inputs = out or source / "report.html", files_read(source)
+    check_output(place, "html", inputs, force=force)
     with readable_runs(source):
         runs, unfinished = runs_in(source), unfinished_in(source)
+        for path in runs:
+            check_links(path)
         if runs:
             for path in unfinished:
                 warnings.warn(f"left out: {not_finished(path)}", UnfinishedRun, stacklevel=2)
@@ -147,10 +160,5 @@ def write_report(source: Path, out: Path | None = None) -> Path:
             text = results_page(source).html()
         else:
             raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
-
-    def write(path: Path) -> None:
-        path.write_text(text, encoding="utf-8")
-
-    make_folders(place.parent, "choose another place with --out")
-    write_whole(place, write)
+    write_output(place, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
     return place

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from afaf.files import write_whole
 from afaf.report.figures import save_ledger_picture, save_r_matrix
 from afaf.report.lettering import missing_letters_told_once
-from afaf.runs.folder import write_whole
+from afaf.runs.folder import read_json
 from afaf.runs.results import Results
 from afaf.storage.model_file import Model
 
 
 def draw_run(folder: Path) -> None:
-    """Put ledger.png and r-matrix.png into a finished run's folder, unless they are there."""
-    if (folder / "r-matrix.png").exists():  # the last to be written
+    """Put ledger.png and r-matrix.png into a finished run's folder, unless they exist."""
+    ledger, matrix = folder / "ledger.png", folder / "r-matrix.png"
+    if ledger.exists() and matrix.exists():
         return
     model = Model.load(folder / "model.safetensors")
-    results = Results.from_dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    results = Results.from_dict(read_json(folder / "results.json"))
     with missing_letters_told_once():
-        write_whole(folder / "ledger.png", lambda path: save_ledger_picture(model, path))
-        write_whole(folder / "r-matrix.png", lambda path: save_r_matrix(results, path))
+        if not ledger.exists():
+            write_whole(ledger, lambda part: save_ledger_picture(model, part))
+        if not matrix.exists():
+            write_whole(matrix, lambda part: save_r_matrix(results, part))

@@ -5,6 +5,7 @@ TensorBoard is an extra (`pip install 'afaf[tensorboard]'`), imported only when 
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -15,13 +16,12 @@ import numpy as np
 from PIL import Image
 
 from afaf.errors import ConfigError
+from afaf.files import make_folder
 from afaf.report.figures import save_r_matrix
 from afaf.runs.events import EpochEnded, Event, RunResumed, TaskEnded
-from afaf.runs.folder import flat
+from afaf.runs.folder import TENSORBOARD, flat, read_json
 from afaf.runs.results import Results
 from afaf.training.report import EpochReport
-
-FOLDER = "tensorboard"  # within the run folder
 
 
 def check_installed() -> None:
@@ -36,11 +36,16 @@ class TensorBoard:
     """Writes one run's events into its folder."""
 
     def __init__(self, folder: Path):
+        self.folder = folder
+        self.epochs = 0
+
+    @functools.cached_property
+    def writer(self) -> Any:
+        """Made with the first event of the run itself, for that begins in an empty folder."""
         from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
 
-        self.folder = folder
-        self.writer: Any = SummaryWriter(str(folder / FOLDER))  # type: ignore[no-untyped-call]
-        self.epochs = 0
+        make_folder(self.folder / TENSORBOARD)
+        return SummaryWriter(str(self.folder / TENSORBOARD))  # type: ignore[no-untyped-call]
 
     def on_event(self, event: Event) -> None:
         match event:
@@ -76,7 +81,7 @@ class TensorBoard:
             save_r_matrix(results, picture)
             pixels = np.asarray(Image.open(picture).convert("RGB"))
         self.writer.add_image("R matrix", pixels, len(results.R), dataformats="HWC")
-        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(self.folder / "config.json")
         about = {"stream": results.stream, "method": results.method, "seed": results.seed}
         metrics = {f"final/{name}": value for name, value in results.metrics().items() if value is not None}
         self.writer.add_hparams({**about, **plain(config["config"])}, metrics, run_name=".")

@@ -19,7 +19,7 @@ import torch
 
 from afaf.errors import FileError, RunError
 from afaf.files import fill, make_folder, remove_parts, write_whole
-from afaf.runs.folder import RunFolder, began_with
+from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in
 from afaf.runs.progress import Position, Progress
 from afaf.storage import container
 from afaf.storage.change import Marks, apply_change, changed_tensors, check_fits, fresh, weight_sums
@@ -31,7 +31,6 @@ from afaf.training.plan import LearningPlan
 from afaf.version import __version__
 
 FORMAT = 1
-FOLDER = "checkpoints"
 KEPT = 2
 
 
@@ -62,7 +61,7 @@ class Checkpoints:
 
     def __init__(self, folder: RunFolder, every: float | None):
         self.folder, self.every = folder, every
-        self.path = folder.path / FOLDER
+        self.path = folder.path / CHECKPOINTS
         self._began_with = began_with(folder.read_json("config.json"))  # read now: somebody may change the file later on
         self._writer = Writer()
         self._known: list[Saved] = []  # good ones, oldest first
@@ -136,12 +135,12 @@ class Checkpoints:
         """Keep the two newest and the whole ones they belong to; and the two newest whole ones, should one of them be damaged."""
         newest, wholes = self._known[-KEPT:], [saved for saved in self._known if saved.whole]
         needed = {saved.base for saved in newest}
-        self._known = [saved for saved in self._known if saved in newest or saved in wholes[-KEPT:] or saved.checksum in needed]
-        stay = {saved.path for saved in self._known}
-        for path in self.path.glob("*.safetensors"):
-            if path not in stay:
+        before = self._known
+        self._known = [saved for saved in before if saved in newest or saved in wholes[-KEPT:] or saved.checksum in needed]
+        for saved in before:  # and no other file: a damaged one, or one of the user's, is not this run's to remove
+            if saved not in self._known:
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    saved.path.unlink()
 
     def wait(self) -> None:
         """Until all is on the disk; an error of the background thread surfaces here."""
@@ -158,7 +157,7 @@ class Checkpoints:
         """The newest good checkpoint; damaged ones are passed over with a warning. None: there is none, and the run begins anew."""
         make_folder(self.path)
         remove_parts(self.path)
-        paths = sorted(self.path.glob("*.safetensors"), reverse=True)
+        paths = checkpoints_in(self.folder.path)[::-1]
         self._number = max((number_of(path) for path in paths), default=0)
         for place, path in enumerate(paths):
             try:
@@ -250,7 +249,7 @@ def _base_of(about: About, path: Path, among: list[Path], device: torch.device) 
 
 def changed_settings(folder: Path, config: Mapping[str, Any]) -> list[str]:
     """Where config.json is not what the newest checkpoint was learned with. Those of an older afaf do not say what that was."""
-    for path in sorted((folder / FOLDER).glob("*.safetensors"), reverse=True):
+    for path in checkpoints_in(folder)[::-1]:
         with contextlib.suppress(FileError):
             now = began_with(config)
             then = container.read_file(path, check).about.get("began_with", now)

@@ -20,6 +20,7 @@ import numpy as np
 
 from afaf.bounds import Count, CountOrZero, NotNegative, OutOfBoundsError, Portion, Within, check_bounds, shown
 from afaf.errors import ConfigError, unknown
+from afaf.files import read_text
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.network.zoo import DropoutAt, Norm
 from afaf.subnets.sizes import Percentage
@@ -204,7 +205,7 @@ def read_toml(path: Path) -> Table:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
 

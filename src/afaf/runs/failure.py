@@ -59,4 +59,6 @@ def _kept(run: Run, words: str) -> str:
 def _resume_advice(run: Run) -> str:
     if run.folder is None:
         return ""
+    if not (run.folder.path / "config.json").exists():
+        return f". The run folder {run.folder.path} was removed or moved during the run, with what was saved in it"
     return f". What was saved before is still there; then continue with: {resume_command(run.folder.path)}"

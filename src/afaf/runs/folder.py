@@ -6,6 +6,8 @@ Files appear whole or not at all, and one process at a time writes them.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,9 +16,11 @@ from types import TracebackType
 from typing import Any
 
 from afaf.errors import RunError, WriteError
-from afaf.files import append_line, fill, reason, remove_parts, sync, write_whole
+from afaf.files import append_line, fill, is_part, read_bytes, reason, remove_parts, sync, write_whole
+from afaf.files.lock import NAME as LOCK
+from afaf.files.lock import FolderLock, in_use, is_locked
+from afaf.files.read import RECORD_LIMIT
 from afaf.runs import results
-from afaf.runs.lock import FolderLock, holder_of, is_locked
 from afaf.runs.records import UnfinishedLine
 
 __all__ = [
@@ -30,16 +34,19 @@ __all__ = [
     "read_log",
     "resume_command",
     "what_is_there",
-    "write_whole",
 ]
 
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safetensors")
+FILES = ("config.json", "log.jsonl", "results.json", "model.safetensors", "ledger.png", "r-matrix.png", "report.html")
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 FREE = {"checkpoint", "chunk"}  # of the section `run`: what may be set anew, since no result depends on it
 MAY_CHANGE = {*(f"run.{name}" for name in FREE), "evaluate.batch_size", "stream.order"}  # the last is a file, which may be moved
 
 
 class RunFolder:
-    """Where one run puts what it finds; used in a `with` block, within which it is locked."""
+    """The folder of one run, new or empty before it; used in a `with` block, within which it is locked."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -47,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new run folder; one that already holds a run is refused."""
+        """A new run folder; one that already holds a run, or anything else, is refused."""
         cls.refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -56,9 +63,11 @@ class RunFolder:
             raise WriteError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
         folder = cls(path)
         folder._lock.take()
-        if (path / "config.json").exists():  # another process may have been faster
+        try:
+            cls.refuse_taken(path, locked=True)  # another process may have been faster
+        except RunError:
             folder._lock.release()
-            raise RunError(what_is_there(path))
+            raise
         remove_parts(path)
         return folder
 
@@ -69,6 +78,9 @@ class RunFolder:
             if any(path.glob("seed-*/config.json")):
                 raise RunError(f"{path} holds runs of several seeds: the command that began them goes on with all; or resume one of them")
             raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
+        check_links(path)
+        if not _is_run(read_json(path / "config.json")):
+            raise RunError(f"{path} holds no run: its config.json is not one of afaf; start a run in another folder with --out")
         folder = cls(path)
         folder._lock.take()
         remove_parts(path)
@@ -81,11 +93,21 @@ class RunFolder:
         self._lock.release()
 
     @staticmethod
-    def refuse_taken(path: Path) -> None:
-        if (path / "config.json").exists():
-            raise RunError(what_is_there(path))
+    def refuse_taken(path: Path, *, locked: bool = False) -> None:
+        """A folder may be new or empty; a lock and temporary files of a start that was killed count as nothing."""
+        if os.path.lexists(path / "config.json"):
+            if not locked:
+                raise RunError(what_is_there(path))
+            raise RunError(_taken(path))
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file, not a folder: choose another place with --out")
+        try:
+            others = sorted(name for name in os.listdir(path) if name != LOCK and not is_part(name)) if path.exists() else []
+        except OSError as error:
+            raise RunError(f"cannot use the folder {path}: {reason(error)}; choose another with --out") from None
+        if others:
+            shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+            raise RunError(f"{path} is not empty ({shown}), and holds no run of afaf: choose a new or empty folder with --out")
 
     @property
     def finished(self) -> bool:
@@ -109,7 +131,7 @@ class RunFolder:
         append_line(self.log_path, json.dumps(record, allow_nan=False))
 
     def log_bytes(self) -> int:
-        return self.log_path.stat().st_size if self.log_path.exists() else 0
+        return self.log_path.lstat().st_size if self.log_path.exists() else 0
 
     def sync_log(self) -> None:
         """Bring the log to the disk: a checkpoint counts on what it says."""
@@ -123,8 +145,40 @@ class RunFolder:
         """Forget the lines after the first `size` bytes: they tell of epochs that will be learned again."""
         if self.log_bytes() <= size:
             return
-        kept = self.log_path.read_bytes()[:size]
+        kept = _read(self.log_path)[:size]
         write_whole(self.log_path, lambda temporary: fill(temporary, [kept]))
+
+
+def _is_run(about: Mapping[str, Any]) -> bool:
+    """Whether a config.json is one that a run wrote: of another program there may be one of this name, too."""
+    return isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)
+
+
+def check_links(path: Path) -> None:
+    """Refuse a run folder in which a file of ours is a link that leads out: nothing outside the folder is read or written."""
+    home = path.resolve()
+    for name in (LOCK, *FILES, CHECKPOINTS, TENSORBOARD):
+        place = path / name
+        if place.is_symlink() and not place.resolve().is_relative_to(home):
+            raise RunError(f"{place} is a link that leads out of the run folder: replace it by what it leads to, or remove it")
+
+
+def checkpoints_in(path: Path) -> list[Path]:
+    """The checkpoints of a run folder by their names, oldest first; other files beside them are left alone."""
+    folder = path / CHECKPOINTS
+    try:
+        names = [] if folder.is_symlink() else sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [folder / name for name in names if CHECKPOINT_NAME.fullmatch(name) and not (folder / name).is_symlink()]
+
+
+def _read(path: Path) -> bytes:
+    """A file of a run folder, which is no link that leads out of it."""
+    try:
+        return read_bytes(path, RECORD_LIMIT, path.parent)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
 
 
 def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
@@ -143,7 +197,7 @@ def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log; one left unfinished is passed over where others follow, since writing went on, and is an error at the end."""
-    texts = path.read_text(encoding="utf-8").splitlines()
+    texts = _read(path).decode().splitlines()
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
@@ -158,9 +212,9 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of a run folder; one that is damaged, results that cannot be, and a newer format are errors that say so."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None
+        data = json.loads(_read(path))
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is damaged: it is not text in UTF-8; `afaf doctor {path.parent}` says what can be recovered") from None
     except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON; `afaf doctor {path.parent}` says what can be recovered") from None
     if not isinstance(data, dict):
@@ -195,10 +249,14 @@ def resume_command(path: Path) -> str:
 def what_is_there(path: Path) -> str:
     """What a folder that already holds a run holds, and what to type."""
     if is_locked(path):
-        return f"{path} is in use by {holder_of(path)}: wait for it to end, or choose another folder with --out"
+        return in_use(path)
+    return _taken(path)
+
+
+def _taken(path: Path) -> str:
     if (path / "results.json").exists():
         return f"{path} already holds a finished run: choose another folder with --out, or remove that one"
     advice = f"go on with it with `{resume_command(path)}`, or choose another folder with --out"
-    saved = sorted(path.glob("checkpoints/*.safetensors"))
+    saved = checkpoints_in(path)
     newest = f"newest checkpoint {saved[-1].stem}" if saved else "before its first checkpoint"
     return f"{path} already holds a run that was interrupted ({newest}): {advice}"

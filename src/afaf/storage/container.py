@@ -4,6 +4,9 @@ A safetensors file is the length of a header (8 bytes), the header (JSON: each t
 `__metadata__.afaf` is the description, as JSON; `__metadata__.sha256` is the checksum of the whole file with that checksum's own 64 digits
 at 0. Any safetensors reader opens it. Nothing in a file is believed before it was checked, and no memory is asked for before that: what a
 header promises must be there, byte for byte.
+
+Written and read here, not by the safetensors package: that maps files into memory (one that is cut short meanwhile ends the process), knows no
+checksum of the header, and tells a full disk in an error of its own, without the system's reason.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor
 
 from afaf.errors import ConfigError, FileError
+from afaf.files import open_regular
 
 HEADER_LIMIT = 16 << 20  # bytes; ten thousand tensors need less than one million
 DIMENSIONS = 8
@@ -108,7 +112,7 @@ def readable(name: str) -> Iterator[None]:
 
 def read_file(path: Path, check: Check) -> Contents:
     """Read a file; `check` sees the description and the header before any memory is asked for, and raises if they make no sense."""
-    with readable(str(path)), path.open("rb") as file:
+    with readable(str(path)), open_regular(path) as file:
         return read(file, str(path), check)
 
 
@@ -126,7 +130,7 @@ def read(file: BinaryIO, name: str, check: Check) -> Contents:
 
 def description(path: Path) -> tuple[About, str | None]:
     """What a file says of itself, and the checksum it claims, from its header alone: quick, and not verified."""
-    with readable(str(path)), path.open("rb") as file:
+    with readable(str(path)), open_regular(path) as file:
         about, _, checksum, _ = _header(file, file.seek(0, os.SEEK_END))
         return about, checksum
 

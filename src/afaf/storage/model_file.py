@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from afaf.files import fill, write_whole
+from afaf.files import fill, write_output
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Entries, readable
 from afaf.storage.state import Description, build, check_entries, check_size, describe, stored_tensors
@@ -34,8 +34,8 @@ class Model:
     life: dict[str, Any] | None = None  # of a model that keeps learning: what it must know to go on (lifelong/model.py)
 
     def save(self, path: str | Path) -> None:
-        """Write the model to `path`: whole, or not at all."""
-        write_whole(Path(path), lambda temporary: fill(temporary, self._parts()))
+        """Write the model to `path`: whole, or not at all. A file there that is no model of ours is an `OverwriteError`."""
+        write_output(Path(path), "safetensors", lambda part: fill(part, self._parts()))
 
     def to_bytes(self) -> bytes:
         """The bytes of a model file."""

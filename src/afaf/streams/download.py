@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from afaf.errors import DataError, WriteError
-from afaf.files import REFUSED, reason, writing
+from afaf.errors import DataError, LockedError, WriteError
+from afaf.files import REFUSED, check_replaceable, open_regular, read_bytes, reason, writing
+from afaf.files.lock import FolderLock
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Remote, Source
 from afaf.streams.sources.verify import Inspection, inspect
@@ -98,6 +99,7 @@ def _put_in_place(new: Path, place: Path) -> None:
         for path in sorted(new.iterdir()):
             _put_in_place(path, place / path.name)
     else:
+        check_replaceable(place)
         os.replace(new, place)
 
 
@@ -179,7 +181,7 @@ class _Arriving:
     def version(self) -> str | None:
         """What the server called the version that is arriving, if that came from this address."""
         try:
-            note = json.loads(self._note.read_text("utf-8"))
+            note = json.loads(read_bytes(self._note, 1 << 16))
             return str(note["version"]) if note["url"] == self.url and note["version"] else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -259,7 +261,7 @@ def _copy(response: Any, out: Any, done: int, total: int | None, at_most: int, r
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
@@ -293,17 +295,13 @@ def _tidied(folder: Path) -> Iterator[None]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time downloads a dataset; a lock of the system's, so none is left behind by a killed one."""
+    lock = FolderLock(folder)
     try:
-        import fcntl
-    except ImportError:  # no such lock on this system: the last to finish wins, with the same verified files
+        lock.take()
+    except LockedError as error:
+        raise DataError(f"another process is downloading into {folder}: wait until it is done") from error
+    try:
         yield
-        return
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"another process is downloading into {folder}: wait until it is done") from error
-        try:
-            yield
-        finally:
-            (folder / "lock").unlink(missing_ok=True)
+    finally:
+        lock.release()
+        lock.path.unlink(missing_ok=True)

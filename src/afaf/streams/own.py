@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from afaf.errors import ConfigError, DataError, unknown
+from afaf.files import read_text
 from afaf.randomness import check_seed
-from afaf.streams.sources.images import SUFFIXES, fit, pixels_of, read_image
+from afaf.streams.sources.class_folders import SkippedImages, class_files, training_root
+from afaf.streams.sources.images import fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
 from afaf.streams.sources.source import reading
 from afaf.streams.sources.verify import shortened
@@ -36,10 +38,6 @@ Unreadable = Literal["error", "skip"]
 ClassOrder = Sequence[Any] | str | Path | None
 DEFAULT_SIZE = 32
 REMEDY = "unreadable=skip leaves them out; in a command, --set stream.unreadable=skip"  # for images that cannot be read
-
-
-class SkippedImages(UserWarning):
-    """Images that could not be read were left out, as asked."""
 
 
 class PairDataset(Protocol):
@@ -104,7 +102,7 @@ def stream_from_folder(path: Path | str, **options: Any) -> Stream:
     path, chosen = Path(path).expanduser(), Options.of(options)
     if not path.is_dir():
         raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: name one with train/CLASS/ image files")
-    root = _training_root(path)
+    root = training_root(path)
     train = _read_classes(root, chosen)
     test = _read_classes(path / "test", chosen) if root != path and (path / "test").is_dir() else None
     return _stream(f"folder:{path}", train, test, chosen)
@@ -166,7 +164,7 @@ def find_class_folders(path: Path | str) -> ClassFolders:
     if not path.is_dir():
         what = "not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}: name one that has a folder of images for each class")
-    return ClassFolders(_class_files(_training_root(path)))
+    return ClassFolders(class_files(training_root(path)))
 
 
 def read_images(
@@ -176,18 +174,6 @@ def read_images(
     items: list[Item] = [(str(path), _reader(path, str(i), size)) for i, path in enumerate(paths)]
     found = _gather(items, unreadable, remedy)
     return with_channels(found.images, channels), [paths[int(i)] for i in found.labels.tolist()]
-
-
-def image_files(path: Path) -> list[Path]:
-    """An image, or all images in a folder and below, by name."""
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder: name images, or folders of images")
-    if not path.is_dir():
-        return [path]
-    found = _images_below(path)
-    if not found:
-        raise DataError(f"{path}: no images (looked for {', '.join(sorted(SUFFIXES))})")
-    return found
 
 
 def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
@@ -219,24 +205,8 @@ Read = Callable[[], tuple[NDArray[Any], Hashable]]
 Item = tuple[str, Read]  # a name for messages, and how to read it
 
 
-def _training_root(path: Path) -> Path:
-    """The folder of the class folders: `train`, or the folder itself where there is none. Then `test` is a class, if it looks like one."""
-    if (path / "train").is_dir():
-        return path / "train"
-    test = path / "test"
-    if test.is_dir():
-        with reading(test):
-            names = os.listdir(test)
-        if any((test / name).is_dir() for name in names) and not any(_is_image(name) for name in names):
-            raise DataError(
-                f"{path}: test has folders of its own, as if it held the test images of each class, but there is no folder train: "
-                f"put the class folders of the training images into {path / 'train'}"
-            )
-    return path
-
-
 def _read_classes(root: Path, options: Options) -> _Gathered:
-    files = _class_files(root)
+    files = class_files(root)
     found = _gather([(str(path), _reader(path, label, options.side)) for path, label in files], options.unreadable)
     if not options.order and options.class_order is None:
         _check_all_there((label for _, label in files), found.labels)
@@ -248,53 +218,6 @@ def _check_all_there(wanted: Iterable[str], found: NDArray[Any]) -> None:
     lost = sorted(set(wanted) - set(found.tolist()))
     if lost:
         raise DataError(f"of {shortened(lost)} no image at all can be read: replace them, or remove the class")
-
-
-def _class_files(root: Path) -> list[tuple[Path, str]]:
-    """The images of every class folder with their classes, in the order of their names."""
-    with reading(root):
-        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not folders:
-        raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, {root / 'CLASS'}")
-    files: list[tuple[Path, str]] = []
-    direct = False
-    for folder in folders:
-        paths = _images_below(folder)
-        if not paths:
-            raise DataError(f"{folder}: no images (looked for {', '.join(sorted(SUFFIXES))}): add some or remove the folder")
-        direct = direct or any(path.parent == folder for path in paths)
-        files += [(path, folder.name) for path in paths]
-    if not direct:
-        raise DataError(
-            f"{root}: no image lies right in a class folder, only deeper (for example {files[0][0]}): name the folder that holds the "
-            f"class folders, perhaps {folders[0]}"
-        )
-    return files
-
-
-def _images_below(folder: Path) -> list[Path]:
-    """All images in a folder and below, by name, none hidden. Links are followed, to each folder once; a closed folder is an error."""
-    found: list[Path] = []
-    been: set[tuple[int, int]] = set()
-    for here, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        with reading(here):
-            status = os.stat(here)
-        if (status.st_dev, status.st_ino) in been:
-            folders.clear()
-            continue
-        been.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(here, name) for name in names if _is_image(name)]
-    return sorted(found)
-
-
-def _refuse(error: OSError) -> None:
-    with reading(error.filename):
-        raise error
-
-
-def _is_image(name: str) -> bool:
-    return Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
 
 
 def _reader(path: Path, label: str, side: int | None) -> Read:
@@ -496,8 +419,8 @@ def read_order(order: str | Path) -> list[Any]:
     path = Path(order).expanduser()
     if isinstance(order, str) and "," in order and not os.path.isfile(path):  # which says no to a name that is too long for one
         return _split(order)
-    with reading(path, "an order file is plain text, one task a line"), path.open(encoding="utf-8-sig") as file:
-        text = file.read(1 << 20)
+    with reading(path, "an order file is plain text, one task a line"):
+        text = read_text(path).removeprefix("\ufeff")
     tasks = [_split(line.partition("#")[0]) for line in text.splitlines()]
     tasks = [task for task in tasks if task]
     if not tasks:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from afaf.errors import DataError
-from afaf.files import make_folders, write_whole
+from afaf.files import write_output
+from afaf.files.marks import PROGRAM
 from afaf.streams.tasks import Stream, Task
 from afaf.text import printable_name
 
@@ -41,11 +44,11 @@ def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
     return sheet
 
 
-def save_contact_sheet(stream: Stream, path: Path, per_class: int = 10) -> None:
-    """The sheet as a PNG file, which appears only when it is whole."""
-    sheet = contact_sheet(stream, per_class)
-    make_folders(path.parent, "choose another place with --out")
-    write_whole(path, lambda temporary: sheet.save(temporary, "PNG"))
+def save_contact_sheet(stream: Stream, path: Path, per_class: int = 10, *, inputs: Sequence[Path] = (), force: bool = False) -> None:
+    """The sheet as a PNG file; `inputs` are not replaced, other files only with `force`, unless they are such sheets."""
+    sheet, about = contact_sheet(stream, per_class), PngInfo()
+    about.add_text("Software", PROGRAM)
+    write_output(path, "png", lambda part: sheet.save(part, "PNG", pnginfo=about), inputs, force=force)
 
 
 def _shown_size(height: int, width: int) -> tuple[int, int]:

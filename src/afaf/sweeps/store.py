@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import DataError
-from afaf.files import append_line, make_folders, sync, writing
+from afaf.files import append_line, make_folders, read_bytes, sync, writing
+from afaf.files.read import RECORD_LIMIT
 from afaf.runs.config import merge
 from afaf.runs.records import UnfinishedLine, what_is_wrong
 
@@ -89,7 +90,7 @@ class Store:
 def read_lines(path: Path) -> Iterable[Line]:
     """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error."""
     try:
-        texts = path.read_bytes().splitlines()
+        texts = read_bytes(path, RECORD_LIMIT).splitlines()
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror}; {path.parent} must hold results that can be read: mend or move it"

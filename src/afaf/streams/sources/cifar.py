@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afaf.errors import DataError
+from afaf.files import open_regular
 from afaf.streams.sources.digests import DIGESTS
 from afaf.streams.sources.source import CHUNK, PARTS, Part, Pixels, Records, Remote, Source, check_labels, reading
 from afaf.streams.tasks import Preparation
@@ -82,7 +83,7 @@ def _count(path: Path, record: int, at_most: int) -> int:
 def _raw_chunks(path: Path, size: int, record: int) -> Iterator[NDArray[np.uint8]]:
     """The file's records, `CHUNK` at a time, in one buffer used again and again."""
     buffer = np.empty((min(CHUNK, size), record), np.uint8)
-    with reading(path), path.open("rb", buffering=0) as file:
+    with reading(path), open_regular(path) as file:
         for start in range(0, size, CHUNK):
             raw = buffer[: min(CHUNK, size - start)]
             _fill(file, raw, path)

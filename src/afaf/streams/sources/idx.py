@@ -6,6 +6,7 @@ import gzip
 import struct
 from collections.abc import Iterator
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afaf.errors import DataError
+from afaf.files import open_regular
 from afaf.streams.sources.digests import DIGESTS
 from afaf.streams.sources.fit import padded, resized
 from afaf.streams.sources.source import CHUNK, Part, Pixels, Records, Remote, Source, check_labels, reading
@@ -54,9 +56,22 @@ def _image_chunks(path: Path, count: int, at_most: int) -> Iterator[Pixels]:
 
 def _open_maybe_gzipped(path: Path) -> IO[bytes]:
     """By content, not by name: browsers unpack .gz files and keep the name."""
-    with path.open("rb") as file:
-        zipped = file.read(2) == GZIP_MAGIC
-    return gzip.open(path) if zipped else path.open("rb")  # type: ignore[return-value]
+    file = open_regular(path)
+    zipped = file.read(2) == GZIP_MAGIC
+    file.seek(0)
+    return _Unzipped(file) if zipped else file  # type: ignore[return-value]
+
+
+class _Unzipped(gzip.GzipFile):
+    """Closes the file that it reads from, too."""
+
+    def __init__(self, file: BufferedReader):
+        super().__init__(fileobj=file)
+        self._below = file
+
+    def close(self) -> None:
+        super().close()
+        self._below.close()
 
 
 def _header(file: IO[bytes], path: Path, dimensions: int, at_most: int) -> tuple[int, ...]:

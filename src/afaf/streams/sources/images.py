@@ -1,5 +1,6 @@
 """Any image to the pixels a network takes. The rule, in this order:
 
+0. a JPEG of more pixels than fit into memory is decoded at half, a quarter or an eighth of its size;
 1. an animation is its first frame; a photograph is turned upright as its EXIF note says;
 2. transparent pixels show white; 16-bit grey is cut to 8 bits; grey stays grey, everything else becomes red, green and blue;
 3. the largest square in the middle is scaled to `size` x `size`, bicubic (with Pillow's antialiasing when it shrinks).
@@ -7,6 +8,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +20,16 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from afaf.errors import DataError
+from afaf.files import read_bytes
 from afaf.streams.sources.source import Pixels, reading
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 PIXELS_AT_MOST = 50_000_000  # a small file can promise far more; decoded, they would fill the memory
+JPEG_WORK = 1_000_000_000  # pixels times scans of a JPEG that is still decoded: some seconds
+BYTES_AT_MOST = 1 << 29  # of an image file
+NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".svg"})  # told of, not read
+_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: anything but data and restarts
 
 
 def read_image(path: Path, size: int | None) -> Pixels:
@@ -29,11 +37,47 @@ def read_image(path: Path, size: int | None) -> Pixels:
     with warnings.catch_warnings(), reading(path, "replace or remove it"):
         warnings.simplefilter("ignore")  # Pillow's doubts about the file: it is refused below, or it is fine
         try:
-            opened = Image.open(path, formats=FORMATS)
+            data = read_bytes(path, BYTES_AT_MOST)
+            opened = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:
             raise DataError(f"{path}: not an image, whatever its name says: replace or remove it") from None
         with opened as image:
+            if image.format in ("JPEG", "MPO"):
+                _prepare_jpeg(image, data, size, path)
             return pixels_of(image, size, str(path))
+
+
+def _prepare_jpeg(image: Image.Image, data: bytes, size: int | None, path: Path) -> None:
+    """Refuse one that would take minutes to decode; have one that is too large for memory decoded smaller, where it is scaled anyway."""
+    width, height = image.size
+    scans = count_scans(data, JPEG_WORK // (width * height))
+    if width * height * scans > JPEG_WORK:
+        raise DataError(f"{path}: {width}x{height} pixels in {scans} scans or more would take minutes to decode: save it anew or remove it")
+    if size is None or width * height <= PIXELS_AT_MOST:
+        return
+    scale = next((scale for scale in (2, 4) if width * height // scale**2 <= PIXELS_AT_MOST), 8)
+    if min(width, height) // scale >= size:
+        image.draft(None, (width // scale, height // scale))
+
+
+def count_scans(data: bytes, at_most: int) -> int:
+    """The scans of a JPEG file, each of which goes over all its pixels; `at_most` + 1 stands for more."""
+    place, scans = 2, 0
+    while scans <= at_most and place + 4 <= len(data) and data[place] == 0xFF:
+        marker = data[place + 1]
+        if marker == 0xFF:  # a fill byte
+            place += 1
+            continue
+        if marker == 0xD9:  # the end; what follows is no part of the picture
+            break
+        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        if marker == 0xDA:
+            scans += 1
+            following = _MARKER.search(data, place)
+            if following is None:
+                break
+            place = following.end() - 2
+    return scans
 
 
 def pixels_of(image: Image.Image, size: int | None, name: str) -> Pixels:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from afaf.errors import DataError
+from afaf.files import read_bytes
 from afaf.streams.sources.digests import DIGESTS
 from afaf.streams.sources.fit import resized
 from afaf.streams.sources.safety import Limits, plain_members, read_member
@@ -102,8 +103,8 @@ def _letters_in_folder(folder: Path) -> Iterator[Letter]:
             number += 1
             if number > LIMITS.members:
                 raise DataError(f"{folder}: more than {LIMITS.members} files, not the published set: replace it")
-            with reading(path), path.open("rb") as file:
-                content = file.read(LIMITS.member)
+            with reading(path):
+                content = read_bytes(path, LIMITS.member)
             yield f"{letter}/{path.name}", label, content
 
 

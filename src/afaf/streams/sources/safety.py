@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from afaf.errors import DataError
+from afaf.files import open_regular
 from afaf.streams.sources.source import reading
 
 BLOCK = 64 * 1024
@@ -26,7 +28,7 @@ class Limits:
 
 def plain_members(path: Path, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
     """The files of a tar.gz, one after another; a member that is not a plain file inside the archive's folder is an error."""
-    with reading(path), gzip.open(path) as unzipped:
+    with reading(path), open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as unzipped:
         forward = _Forward(unzipped, path, limits.total)
         with tarfile.open(fileobj=forward, mode="r:") as tar:  # type: ignore[call-overload]
             for number, member in enumerate(tar):
@@ -51,10 +53,14 @@ def member_blocks(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> 
 
 
 def _check_member(member: tarfile.TarInfo, path: Path, largest: int) -> None:
-    name = PurePosixPath(member.name.replace("\\", "/"))
+    """Refuse what tarfile's own filter for data refuses or would rename, and all that is no plain file."""
     shown = member.name if len(member.name) < 100 else member.name[:97] + "..."
-    if name.is_absolute() or ".." in name.parts or ":" in member.name or "\0" in member.name:
-        raise DataError(f"{path}: the member '{shown}' would be written outside the data folder: do not trust this archive")
+    try:
+        outside = tarfile.data_filter(member, os.fspath(path.parent)).name != member.name
+    except (tarfile.FilterError, ValueError):
+        outside = True
+    if outside:
+        raise DataError(f"{path}: the member '{shown}' is a link, a device or outside the data folder: do not trust this archive")
     if not (member.isdir() or (member.isfile() and not member.issparse())):
         raise DataError(f"{path}: the member '{shown}' is a link or device, not a plain file: do not trust this archive")
     if not 0 <= member.size <= largest:

@@ -111,7 +111,9 @@ def reading(path: Path | str, advice: str = "it is damaged or not what its name 
         raise
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+    except OSError as error:
+        if error.errno is None:  # a decoder's own
+            raise DataError(f"{path}: cannot be read ({type(error).__name__}: {_short(error)}): {advice}") from error
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except Exception as error:  # decoders meet hostile bytes with errors of every type
         raise DataError(f"{path}: cannot be read ({type(error).__name__}: {_short(error)}): {advice}") from error

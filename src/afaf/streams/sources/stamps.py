@@ -5,13 +5,16 @@ The notes are kept in the cache folder, not beside the data (which may be read-o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from afaf.errors import WriteError
+from afaf.files import fill, make_folders, read_bytes, write_whole
+from afaf.files.read import TEXT_LIMIT
 from afaf.streams.sources.folder import cache_folder
 from afaf.streams.sources.source import Source
 from afaf.streams.sources.verify import Inspection, inspect
@@ -58,17 +61,13 @@ def _file() -> Path:
 
 def _read() -> dict[str, Any]:
     try:
-        notes = json.loads(_file().read_text("utf-8"))
-    except (OSError, ValueError):
+        notes = json.loads(read_bytes(_file(), TEXT_LIMIT))
+    except (OSError, ValueError, RecursionError):
         return {}
     return notes if isinstance(notes, dict) else {}
 
 
 def _write(notes: dict[str, Any]) -> None:
-    temporary = _file().with_suffix(f".{os.getpid()}")
-    try:
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(notes), "utf-8")
-        os.replace(temporary, _file())
-    except OSError:  # a cache that cannot be written is no cache
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(WriteError):  # a cache that cannot be written is no cache
+        make_folders(_file().parent)
+        write_whole(_file(), lambda part: fill(part, [json.dumps(notes).encode()]))

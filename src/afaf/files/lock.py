@@ -1,0 +1,135 @@
+"""One writer to a folder. The lock is the system's (filelock): it ends with the process that holds it, however that dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from filelock import lock_descriptor
+
+from afaf.errors import LockedError, RunError, WriteError
+from afaf.files.write import reason
+
+NAME = ".lock"
+ATTEMPTS = 6
+HOLDER_BYTES = 4096  # far more than the holder's name and number take
+_SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class FolderLock:
+    """Held from `take` to `release`. The file stays, for removing it would let two processes hold two files of one name."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / NAME
+        self._handle: int | None = None
+
+    def take(self) -> None:
+        """Take the lock, also one that a process left behind when it died; if another process holds it, say which."""
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+        except OSError as error:
+            words = "its .lock is a link, which is not followed" if error.errno == errno.ELOOP else reason(error)
+            raise WriteError(f"cannot use the folder {self.path.parent}: {words}") from None
+        try:
+            if not is_lock(handle):
+                raise RunError(f"{self.path} is not a lock of afaf: move it away, or choose another folder")
+            if not _lock(handle):
+                raise LockedError(in_use(self.path.parent))
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, json.dumps(holder).encode())
+        except BaseException as error:
+            os.close(handle)
+            if isinstance(error, OSError):
+                raise WriteError(f"cannot lock the folder {self.path.parent}: {reason(error)}") from None
+            raise
+        self._handle = handle
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.ftruncate(self._handle, 0)
+            os.close(self._handle)  # which unlocks
+            self._handle = None
+
+    def __enter__(self) -> FolderLock:
+        self.take()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+
+def is_lock(handle: int) -> bool:
+    """Whether an open file is a lock of ours, held or left behind: empty, or with the name of its holder."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > HOLDER_BYTES:
+        return False
+    os.lseek(handle, 0, os.SEEK_SET)
+    text = os.read(handle, HOLDER_BYTES)
+    return not text or text.startswith(b'{"pid": ')
+
+
+def _lock(handle: int) -> bool:
+    """A process that only looks whether a folder is locked (`is_locked`) is in the way for a moment: it is waited for."""
+    for _ in range(ATTEMPTS):
+        if lock_descriptor(handle, blocking=False):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def holder_of(folder: Path) -> str:
+    """The process that says that it holds the lock, in words."""
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | _SAFE)
+        try:
+            about = json.loads(os.read(handle, HOLDER_BYTES))
+        finally:
+            os.close(handle)
+        return f"process {about['pid']} on {about['host']}, since {about['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def in_use(folder: Path) -> str:
+    return f"{folder} is in use by {holder_of(folder)}: wait for it to end, or choose another folder with --out"
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a living process holds the lock, as far as one may look; nothing is changed."""
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | _SAFE)
+    except OSError:  # no lock, or another user's
+        return False
+    try:
+        return is_lock(handle) and not lock_descriptor(handle, blocking=False)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Only one process is within the block for files beside `path`; another waits. The folder itself is locked: no file is left behind.
+
+    Where a folder cannot be locked (Windows, some network disks), nobody waits.
+    """
+    handle = None
+    try:
+        with contextlib.suppress(OSError):
+            handle = os.open(path.resolve().parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            lock_descriptor(handle)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)  # which unlocks

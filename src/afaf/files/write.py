@@ -1,0 +1,289 @@
+"""One way to write: a file appears whole or not at all, and replaces nothing but this program's own.
+
+A file is filled under a temporary name, brought to the disk, then renamed. `write_output` is for the files that a user names: it replaces
+only outputs of this program (`marks.py`), never a file that the same command reads, and writes *to* a device or a pipe. Temporary files
+are locked while they are written, so that the next writer can tell those of a dead process and remove them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from filelock import lock_descriptor
+
+from afaf.errors import OverwriteError, WriteError
+from afaf.files.marks import Format, is_ours
+from afaf.files.read import kind_of
+
+PART = re.compile(r"\.afaf-part-[0-9a-f]{8}(\.\w{1,16})?")  # names of files that are being written
+SMALL = 1 << 16  # bytes up to which a part is not worth a write of its own
+A_DAY = 86400.0
+CAN_HOLD = os.name == "posix"  # elsewhere an open file can be neither renamed nor removed
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+REFUSED = _NO_ROOM | _NO_PERMISSION  # errors with which a disk, and no network, refuses what is written
+_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+Write = Callable[[Path], None]
+
+
+# Whole files.
+
+
+def write_whole(path: Path, write: Write) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it in place: a reader never sees half a file, nor does a power cut.
+
+    Only a regular file is replaced: a link, a folder or a device at `path` is an error.
+    """
+    with writing(path), _part_beside(path) as part:
+        write(part)
+        sync(part)
+        check_replaceable(path)
+        os.replace(part, path)
+        sync(path.parent)  # the new name is on the disk too
+
+
+def check_replaceable(path: Path) -> None:
+    """An OSError unless a regular file, or nothing, is at `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EEXIST, f"{kind_of(mode)} is there, which is not replaced; remove it or choose another place")
+
+
+@contextlib.contextmanager
+def _part_beside(path: Path) -> Iterator[Path]:
+    """A new, empty file, locked; removed at the end unless it was renamed."""
+    while True:
+        suffix = path.suffix if re.fullmatch(r"\.\w{1,16}", path.suffix) else ""
+        part = path.with_name(f".afaf-part-{secrets.token_hex(4)}{suffix}")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _BINARY, 0o666)
+        if not CAN_HOLD:
+            os.close(handle)
+            break
+        if _locked(handle) and os.fstat(handle).st_nlink:  # else another process took it for a dead one's before it was locked
+            break
+        os.close(handle)
+    try:
+        yield part
+    finally:
+        if CAN_HOLD:
+            os.close(handle)
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _locked(handle: int) -> bool:
+    """Lock a temporary file; some network disks have no locks, and there nobody removes it."""
+    try:
+        return lock_descriptor(handle, blocking=False)
+    except OSError:
+        return True
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or was when its writer died."""
+    return PART.fullmatch(name) is not None
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the temporary files of writers that died: those that nobody holds locked."""
+    with contextlib.suppress(OSError):
+        for name in filter(is_part, os.listdir(folder)):
+            with contextlib.suppress(OSError):
+                _remove_if_dead(folder / name)
+
+
+def _remove_if_dead(path: Path) -> None:
+    if not CAN_HOLD:
+        if time.time() - path.stat().st_mtime > A_DAY:
+            path.unlink()
+        return
+    handle = os.open(path, os.O_RDWR | _NO_LINK | _AT_ONCE | _BINARY)
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode) and lock_descriptor(handle, blocking=False):
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+# Files that a user names.
+
+
+def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force: bool = False) -> None:
+    """Whether a command may write its output there; to be asked before anything is computed. Nothing is made.
+
+    `inputs` are the files, or folders of files, that the command reads. `force`: the user allows to replace any other file.
+    """
+    if any(_is_of(path, given) for given in inputs):
+        raise OverwriteError(f"{path} is among what this command reads: name another file to write to")
+    with writing(path):
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):  # it is written to, not replaced
+            return
+        if not stat.S_ISREG(mode):
+            raise OverwriteError(f"{path} is {kind_of(mode)}: name a file to write to")
+        if not force and not is_ours(path, kind):
+            raise OverwriteError(
+                f"{path} is there, and not a file that this command has written: give --force to replace it, or name another"
+            )
+
+
+def _is_of(path: Path, given: Path) -> bool:
+    try:
+        if given.is_dir():
+            return path.resolve().is_relative_to(given.resolve())
+        return os.path.samefile(path, given)
+    except OSError:
+        return False
+
+
+def write_output(path: Path, kind: Format, write: Write, inputs: Sequence[Path] = (), *, force: bool = False) -> None:
+    """Write a file that a user named, where `check_output` allows it; what a link leads to is written, and the link stays."""
+    check_output(path, kind, inputs, force=force)
+    if path.exists() and not path.is_file():
+        _write_to(path, write)
+        return
+    target = path.resolve()
+    make_folders(target.parent, "choose another place")
+    remove_parts(target.parent)
+
+    def checked(part: Path) -> None:
+        write(part)
+        check_output(path, kind, inputs, force=force)  # another program may have put something there meanwhile
+
+    write_whole(target, checked)
+
+
+def _write_to(path: Path, write: Write) -> None:
+    """Write to a device, or to a pipe that somebody reads."""
+    with tempfile.TemporaryDirectory() as place, writing(path):
+        made = Path(place) / f"output{path.suffix}"
+        write(made)
+        try:
+            handle = os.open(path, os.O_WRONLY | _AT_ONCE | getattr(os, "O_NOCTTY", 0) | _BINARY)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise OSError(errno.ENXIO, "nobody reads from this pipe") from error
+            raise
+        try:
+            os.set_blocking(handle, True)
+            _write_all(handle, made.read_bytes())
+        finally:
+            os.close(handle)
+
+
+# Parts of files.
+
+
+def fill(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write the parts one after the other into a new file; small ones together."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK | _BINARY, 0o666)
+    try:
+        for part in _joined(parts):
+            _write_all(handle, part)
+    finally:
+        os.close(handle)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, in one write unless the disk takes less; after a line that was left unfinished it starts one of its own."""
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _AT_ONCE | _BINARY, 0o666)
+        try:
+            mode = os.fstat(handle).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file")
+            _write_all(handle, (("\n" if _ends_within_line(handle) else "") + line + "\n").encode())
+        finally:
+            os.close(handle)
+
+
+def _ends_within_line(handle: int) -> bool:
+    """Whether the last line lacks its end: a process was killed, or a disk was full, while it was written."""
+    if os.fstat(handle).st_size == 0:
+        return False
+    os.lseek(handle, -1, os.SEEK_END)
+    return os.read(handle, 1) != b"\n"
+
+
+def _write_all(handle: int, data: bytes | memoryview) -> None:
+    """A disk may take less than it was given; the rest is written again, so that the reason comes out as an error."""
+    rest = memoryview(data)
+    while len(rest):
+        rest = rest[os.write(handle, rest) :]
+
+
+def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Neighbouring small parts made one, large ones as they are."""
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) < SMALL:
+            small.append(part)
+            continue
+        yield b"".join(small)
+        small = []
+        yield part
+    yield b"".join(small)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name != "posix" and path.is_dir():  # elsewhere a folder cannot be opened
+        return
+    handle = os.open(path, os.O_RDONLY | _AT_ONCE)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# Folders and errors.
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and its name last; a link in its place is an error."""
+    with writing(path):
+        if path.is_symlink():
+            raise OSError(errno.EEXIST, "a link is there, which is not followed; remove it or choose another place")
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def make_folders(path: Path, advice: str = "") -> None:
+    """Make a folder and those above it, unless they exist; `advice` says where else to write."""
+    with writing(path, advice):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path, advice: str = "") -> Iterator[None]:
+    """An OSError in the block is a failure to write `path`: one kind of error, and so one exit code, whichever command it was."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {reason(error)}{advice and '; ' + advice}") from error
+
+
+def reason(error: OSError) -> str:
+    """What went wrong with a file, and what to do about it."""
+    if error.errno in _NO_ROOM:
+        return "the disk is full; free some space"
+    if error.errno in _NO_PERMISSION:
+        return "no permission; change the folder's permissions or choose another one"
+    return error.strerror or str(error)
