@@ -225,7 +225,7 @@ def test_an_output_replaces_an_output_of_its_kind_and_nothing_else(tmp_path: Pat
         assert path.read_bytes() == mine
     put(path, force=True)
     assert path.read_bytes() == PAGE
-    with pytest.raises(OverwriteError):
+    with pytest.raises(WriteError):
         put(tmp_path, force=True)
 
 

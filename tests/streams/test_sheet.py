@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from afaf.errors import DataError, OverwriteError
+from afaf.errors import DataError, WriteError
 from afaf.streams.sheet import GAP, HEADING, MARGIN, NAMES, contact_sheet, save_contact_sheet
 from afaf.streams.tasks import Stream
 from streams import makers
@@ -42,7 +42,7 @@ def test_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
     save_contact_sheet(stream_of(), tmp_path / "new" / "sheet.png")
     assert Image.open(tmp_path / "new" / "sheet.png").format == "PNG"
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OverwriteError, match="folder"):
+    with pytest.raises(WriteError, match="folder"):
         save_contact_sheet(stream_of(), tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "new"]
 

@@ -61,4 +61,3 @@ def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
 def read_text(path: Path, limit: int = TEXT_LIMIT, within: Path | None = None) -> str:
     """The same as text in UTF-8, line ends as one sign."""
     return read_bytes(path, limit, within).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-

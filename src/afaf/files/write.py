@@ -137,7 +137,7 @@ def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force
         if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):  # it is written to, not replaced
             return
         if not stat.S_ISREG(mode):
-            raise OverwriteError(f"{path} is {kind_of(mode)}: name a file to write to")
+            raise OSError(errno.EEXIST, f"it is {kind_of(mode)}; name a file to write to")
         if not force and not is_ours(path, kind):
             raise OverwriteError(
                 f"{path} is there, and not a file that this command has written: give --force to replace it, or name another"

@@ -19,6 +19,7 @@ import torch
 
 from afaf.errors import FileError, RunError
 from afaf.files import fill, make_folder, remove_parts, write_whole
+from afaf.files.marks import is_ours
 from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in
 from afaf.runs.progress import Position, Progress
 from afaf.storage import container
@@ -65,6 +66,7 @@ class Checkpoints:
         self._began_with = began_with(folder.read_json("config.json"))  # read now: somebody may change the file later on
         self._writer = Writer()
         self._known: list[Saved] = []  # good ones, oldest first
+        self._unusable: list[Path] = []  # checkpoints of this run that a resume passed over
         self._base: Saved | None = None  # the whole one that the present task began from
         self._marks: Marks | None = None
         self._number = 0
@@ -137,10 +139,10 @@ class Checkpoints:
         needed = {saved.base for saved in newest}
         before = self._known
         self._known = [saved for saved in before if saved in newest or saved in wholes[-KEPT:] or saved.checksum in needed]
-        for saved in before:  # and no other file: a damaged one, or one of the user's, is not this run's to remove
-            if saved not in self._known:
-                with contextlib.suppress(OSError):
-                    saved.path.unlink()
+        for path in [*(saved.path for saved in before if saved not in self._known), *self._unusable]:  # and no file of the user's
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._unusable = []
 
     def wait(self) -> None:
         """Until all is on the disk; an error of the background thread surfaces here."""
@@ -159,6 +161,7 @@ class Checkpoints:
         remove_parts(self.path)
         paths = checkpoints_in(self.folder.path)[::-1]
         self._number = max((number_of(path) for path in paths), default=0)
+        self._unusable = [path for path in paths if _is_marked(path)]
         for place, path in enumerate(paths):
             try:
                 restored = load_checkpoint(path, paths, device, n_tasks)
@@ -168,6 +171,8 @@ class Checkpoints:
                 warn(f"{error}; an older checkpoint is tried")
                 continue
             self._known = known(paths[place:])
+            usable = {saved.path for saved in self._known}
+            self._unusable = [path for path in self._unusable if path not in usable]
             base = restored.saved.checksum if restored.saved.whole else restored.saved.base
             self._base = next((saved for saved in self._known if saved.checksum == base), None)
             self._marks = restored.marks
@@ -274,6 +279,14 @@ def known(paths: list[Path]) -> list[Saved]:
             about, checksum = container.description(path)
             found.append(Saved(path, str(checksum), about.get("base"), about["whole"]))
     return found
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether its header, which damage seldom hits, says that this program wrote it."""
+    try:
+        return is_ours(path, "safetensors")
+    except OSError:
+        return False
 
 
 def number_of(path: Path) -> int:

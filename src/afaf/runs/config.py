@@ -20,8 +20,8 @@ import numpy as np
 
 from afaf.bounds import Count, CountOrZero, NotNegative, OutOfBoundsError, Portion, Within, check_bounds, shown
 from afaf.errors import ConfigError, unknown
-from afaf.files import read_text
 from afaf.evaluation.predict import EvaluateSettings
+from afaf.files import read_text
 from afaf.network.zoo import DropoutAt, Norm
 from afaf.subnets.sizes import Percentage
 from afaf.training.engines import EngineName, Precision

@@ -5,8 +5,8 @@ A safetensors file is the length of a header (8 bytes), the header (JSON: each t
 at 0. Any safetensors reader opens it. Nothing in a file is believed before it was checked, and no memory is asked for before that: what a
 header promises must be there, byte for byte.
 
-Written and read here, not by the safetensors package: that maps files into memory (one that is cut short meanwhile ends the process), knows no
-checksum of the header, and tells a full disk in an error of its own, without the system's reason.
+Written and read here, not by the safetensors package: that maps files into memory (one that is cut short meanwhile ends the process), knows
+no checksum of the header, and reports a full disk without the system's reason.
 """
 
 from __future__ import annotations
