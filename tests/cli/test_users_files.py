@@ -348,16 +348,17 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(own: Path) -> None:
 
 
 def test_a_run_folder_that_was_removed_is_told_so(tmp_path: Path) -> None:
+    from afaf import run
     from afaf.errors import WriteError
-    from afaf.runs.runner import Listener, run
+    from afaf.runs.events import EpochEnded, Event
 
-    class Remove(Listener):
-        def epoch_ended(self, report: Any) -> None:
+    def remove(event: Event) -> None:
+        if isinstance(event, EpochEnded):
             shutil.rmtree(tmp_path / "run")
 
     settings = {"learn.epochs": 1, "learn.batch_size": 64, "network.name": "mlp"}
     with pytest.raises(WriteError) as told:
-        run("split-digits", "finetune", device="cpu", out=tmp_path / "run", settings=settings, listener=Remove())
+        run("split-digits", "finetune", device="cpu", out=tmp_path / "run", settings=settings, on_event=remove)
     assert "still there" not in str(told.value)
     assert str(tmp_path / "run") in str(told.value)
 
