@@ -1,9 +1,11 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
+from afaf.costing.footprint import Footprint
 from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Actions, Footprint, Method, Predictor, TaskContext, rows_of
+from afaf.methods.base import Actions, Method, Predictor, TaskContext, rows_of
 from afaf.methods.dense import DenseMethod, DenseOptions
-from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
+from afaf.methods.penalty import PenaltyOptions
+from afaf.methods.regularised import PenaltyMethod
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.methods.strength import StrengthMethod, StrengthOptions
 from afaf.network.forward import Parameters

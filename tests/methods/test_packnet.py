@@ -172,8 +172,8 @@ def test_shares_that_leave_nothing_are_refused() -> None:
     for wrong, message in ((30.0, r"nothing for task 5: 5 tasks have room for 20 percent"), (0.0, "nothing")):
         with pytest.raises(CapacityError, match=message):
             PackNet(PackNetOptions(share=wrong), five_tasks().method.settings).check(small_spec(), outline)
-    with pytest.raises(ConfigError, match="percentage"):
-        PackNet(PackNetOptions(share=120.0), five_tasks().method.settings).check(small_spec(), outline)
+    with pytest.raises(ConfigError, match=r"method\.share"):
+        afaf.run("split-digits", "packnet", settings={"method.share": 120.0}, device="cpu")
     PackNet(PackNetOptions(share=24.0), five_tasks().method.settings).check(small_spec(), outline)
 
 

@@ -18,7 +18,7 @@ from afaf.methods.ewc import EWC, EWCOptions
 from afaf.methods.finetune import Finetune
 from afaf.methods.lwf import LwF, LwFOptions
 from afaf.methods.mas import MAS, MASOptions
-from afaf.methods.regularised import kept_terms
+from afaf.methods.penalty import kept_terms
 from afaf.network.net import Network
 from afaf.training.learner import Learner
 from afaf.training.losses import distillation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from afaf.methods.base import Footprint, Method, forward_work
+from afaf.costing.footprint import CostModel, Footprint, forward_work
 from afaf.network.spec import Connections, NetworkSpec
 from afaf.streams.tasks import Outline
 
@@ -40,7 +40,7 @@ class Costs:
         return asdict(self)
 
 
-def predict_costs(spec: NetworkSpec, outline: Outline, method: Method[Any]) -> Costs:
+def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Costs:
     """What a method will own and compute on a stream; `spec` has the output rows of the whole stream."""
     footprints = method.footprints(spec, outline)
     dense = dense_training_flops(spec, sum(outline.train_counts), method.settings.learn.epochs)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from afaf.errors import ConfigError
-from afaf.network.ledger import Unit
+from afaf.costing.footprint import CostModel
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.losses import CrossEntropy, LossOver, outputs_in_loss
-from afaf.training.plan import LearningPlan, Loss
+from afaf.training.plan import LearningPlan
 from afaf.training.settings import Settings
 from afaf.training.task_data import TaskData
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=2)
 
 
 @dataclass(frozen=True)
@@ -33,24 +28,7 @@ class TaskContext:
     classes: tuple[int, ...]
     data: TaskData
     held_out: TaskData | None = None  # images that are not learned from, for the plateau schedule
-    warn: Callable[[str], None] = _warn  # tell the user of something; a run keeps it with its results
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """What one phase of one lesson computes with, known without training: weights by l of W_l."""
-
-    samples: int
-    epochs: int
-    live: dict[int, int]  # weights a forward pass uses
-    moving: dict[int, int]  # weights that learn
-    owned: dict[int, int]  # weights owned afterwards
-    extra_flops: int = 0  # besides the network's own: a teacher's answers, an estimate of importance, a head in closed form
-    extra_params: int = 0  # weights outside the network that the model answers with afterwards
-
-    @property
-    def params(self) -> int:
-        return sum(self.owned.values()) + self.extra_params
+    warn: Callable[[str], None] = warnings.warn  # tell the user of something; a run keeps it with its results
 
 
 @dataclass(frozen=True)
@@ -67,14 +45,14 @@ Predictor = Callable[[Tensor], Tensor]  # images -> logits of all output rows
 O = TypeVar("O")
 
 
-class Method(Generic[O]):
+class Method(CostModel, Generic[O]):
     """The base of all methods. A subclass sets `name`, `summary` and `Options`, and says what `start`, `plan` and `finish` do.
 
     `start` may change the learner; `plan` only reads it, so that an interrupted lesson can be planned again; `finish` closes the lesson.
     A method with several phases (train, prune, retrain) is asked for each phase in turn.
     """
 
-    name: ClassVar[str]
+    options: O
     summary: ClassVar[str]
     Options: ClassVar[type[Any]]
     actions: ClassVar[Actions | None] = None
@@ -83,20 +61,10 @@ class Method(Generic[O]):
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 
     def __init__(self, options: O, settings: Settings):
-        self.options = options
-        self.settings = settings
-
-    @property
-    def unit(self) -> Unit:
-        """What the ledger's owners are kept for: connections, or single weights."""
-        return "connection"
+        self.options, self.settings = options, settings
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         """Refuse settings that cannot work for this network and stream, before anything is learned."""
-
-    def lessons(self, n_tasks: int) -> list[tuple[int, ...]]:
-        """Which tasks (numbered from 1) are learned together, in order."""
-        return [(task,) for task in range(1, n_tasks + 1)]
 
     def late_options(self) -> tuple[int, frozenset[str]]:
         """A task, and the options that make no difference to what is learned before it: runs that differ in them alone share that."""
@@ -115,49 +83,14 @@ class Method(Generic[O]):
         """How the learned model answers; with `task`, how it answers when the task is known (the same logits by default)."""
         return learner.network
 
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """What learning the stream will use, lesson by lesson and phase by phase; a method that freezes or prunes says so here."""
-        raise ConfigError(f"method '{self.name}' does not say what it will use: it has no footprints, so its costs are unknown")
-
-    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        """What is kept between tasks besides the weights, in bytes, after the last task: Fisher, old model, Gram, masks."""
-        return {}
-
-    def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
-        """Multiplications and additions of one answer, after the last task."""
-        return forward_work(spec, self.footprints(spec, outline)[-1].owned)
-
-    def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:
-        """The paper's estimate for the whole sequence: (1 - s) f_D, with s the final sparsity. None where it has no formula."""
-        return dense_flops * footprints[-1].params / dense_params
-
-    def paper_flops_by_task(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:
-        """The same with each task charged its own samples only; it differs where the printed formula charges every task for all."""
-        return self.paper_flops(dense_flops, dense_params, footprints)
-
-    # Pieces that methods share.
-
-    def _outputs(self, learner: Learner, context: TaskContext, loss_over: LossOver) -> tuple[int, ...]:
-        return outputs_in_loss(loss_over, context.classes, learner.seen_classes, learner.network.spec.n_classes)
-
-    def _cross_entropy(self, learner: Learner, context: TaskContext, loss_over: LossOver) -> Loss:
-        network = learner.network
-        return CrossEntropy(self._outputs(learner, context, loss_over), network.spec.n_classes, network.device)
-
-
-def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:
-    return sum(outline.train_counts[task - 1] for task in tasks)
-
-
-def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
-    """Multiplications and additions of a forward pass for one image, where `live` counts the weights of W_l."""
-    return sum(2 * spec.connections(l).positions * count for l, count in live.items())
-
-
-def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
-    """What the ledger takes: for every connection (or weight) its owner, for every neuron who fixed it."""
-    places = sum(join.weights if unit == "weight" else join.inputs * join.outputs for join in spec.joins)
-    return {"owners": 2 * places, "fixed neurons": 2 * sum(layer.size for layer in spec.layers)}
+    def _plan(self, learner: Learner, context: TaskContext, loss_over: LossOver, **rest: Any) -> LearningPlan:
+        """Cross-entropy over some outputs, learned as the settings say."""
+        outputs = outputs_in_loss(loss_over, context.classes, learner.seen_classes, learner.network.spec.n_classes)
+        loss = CrossEntropy(outputs, learner.network.spec.n_classes, learner.network.device)
+        learn = self.settings.learn
+        how: dict[str, Any] = {"epochs": learn.epochs, "batch_size": learn.batch_size, "lr": learn.lr}
+        how |= {"optimiser": learn.optimiser_of_plan(), "schedule": learn.schedule_of_plan()}
+        return LearningPlan(task=context.task, loss=loss, outputs=outputs, **(how | rest))
 
 
 def rows_of(learner: Learner, classes: tuple[int, ...]) -> Tensor:

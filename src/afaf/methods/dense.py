@@ -8,9 +8,8 @@ from typing import TypeVar
 import torch
 
 from afaf.bounds import Positive
-from afaf.methods.base import Footprint, Method, TaskContext, rows_of, samples_of
-from afaf.network.spec import NetworkSpec
-from afaf.streams.tasks import Outline
+from afaf.costing.dense import DenseCosts
+from afaf.methods.base import Method, TaskContext, rows_of
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
 from afaf.training.plan import LearningPlan
@@ -26,7 +25,7 @@ class DenseOptions:
 D = TypeVar("D", bound=DenseOptions)
 
 
-class DenseMethod(Method[D]):
+class DenseMethod(DenseCosts, Method[D]):
     """Trains all weights on each lesson's data. The ledger names the last task that moved a weight."""
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
@@ -39,19 +38,14 @@ class DenseMethod(Method[D]):
             ledger.hand_on(l, context.task, moving)
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
-        network, learn = learner.network, self.settings.learn
+        network = learner.network
         biases = {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.L)}
         biases[network.spec.L - 1] *= rows_of(learner, self._moving_classes(learner, context))
         norms = {layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()}
-        return LearningPlan(
-            task=context.task,
-            loss=self._cross_entropy(learner, context, self.options.loss_over),
-            outputs=self._outputs(learner, context, self.options.loss_over),
-            epochs=learn.epochs,
-            batch_size=learn.batch_size,
-            lr=learn.lr,
-            optimiser=learn.optimiser_of_plan(),
-            schedule=learn.schedule_of_plan(),
+        return self._plan(
+            learner,
+            context,
+            self.options.loss_over,
             biases=biases,
             norms=norms if self.options.norm_moves else {},
             norm_moves=self.options.norm_moves,
@@ -60,15 +54,3 @@ class DenseMethod(Method[D]):
 
     def _moving_classes(self, learner: Learner, context: TaskContext) -> tuple[int, ...]:
         return context.classes if self.options.loss_over == "task" else learner.seen_classes
-
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        prints, classes = [], 0
-        for tasks in self.lessons(len(outline)):
-            new = sum(outline.classes_per_task[task - 1] for task in tasks)
-            classes += new
-            whole = {l: spec.connections(l).weights for l in range(1, spec.L)}
-            row = spec.connections(spec.L - 1).fan_in
-            live = {**whole, spec.L - 1: classes * row}
-            moving = {**whole, spec.L - 1: (new if self.options.loss_over == "task" else classes) * row}
-            prints.append(Footprint(samples_of(outline, tasks), self.settings.learn.epochs, live, moving, live))
-        return prints

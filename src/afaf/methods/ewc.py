@@ -18,7 +18,8 @@ from torch import Tensor
 
 from afaf.bounds import NotNegative
 from afaf.methods.base import Actions, TaskContext
-from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
+from afaf.methods.penalty import PenaltyOptions
+from afaf.methods.regularised import PenaltyMethod
 from afaf.randomness import key
 from afaf.training.learner import Learner
 from afaf.training.parameter_importance import Labels, Measure, log_likelihood

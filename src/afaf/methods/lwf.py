@@ -7,13 +7,12 @@ of the learner, and x the new task's images. Without the factor T^2 of Hinton et
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from afaf.bounds import Positive
-from afaf.methods.base import Actions, Footprint, TaskContext, forward_work
+from afaf.costing.distillation import DistillationCosts
+from afaf.methods.base import Actions, TaskContext
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
-from afaf.network.spec import NetworkSpec
-from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.losses import distillation, total
 from afaf.training.named import as_parameters, everything, find, keep
@@ -25,7 +24,7 @@ class LwFOptions(StrengthOptions):
     temperature: Positive = 2.0
 
 
-class LwF(StrengthMethod[LwFOptions]):
+class LwF(DistillationCosts, StrengthMethod[LwFOptions]):
     name = "lwf"
     summary = "trains all weights while the old outputs imitate the old model's answers"
     Options = LwFOptions
@@ -52,17 +51,3 @@ class LwF(StrengthMethod[LwFOptions]):
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
         keep(learner.memory, "teacher", everything(learner.network.parameters))
-
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """From the second task on, the teacher answers for every image too."""
-        first, *later = super().footprints(spec, outline)
-        old = [first, *later]
-        return [first] + [
-            replace(new, extra_flops=forward_work(spec, before.owned) * new.samples * new.epochs)
-            for before, new in zip(old[:-1], later, strict=True)
-        ]
-
-    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        floats = sum(join.weights + join.outputs for join in spec.joins)
-        floats += sum(4 * join.outputs for join in spec.joins if join.has_norm)
-        return {"old model": 4 * floats}

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from afaf.methods.base import Actions, TaskContext
-from afaf.methods.regularised import PenaltyMethod, PenaltyOptions
+from afaf.methods.penalty import PenaltyOptions
+from afaf.methods.regularised import PenaltyMethod
 from afaf.training.learner import Learner
 from afaf.training.parameter_importance import Measure, output_size
 

@@ -8,18 +8,19 @@ generalised cross-validation, from the same sums of training images. It answers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from afaf.bounds import Count, Positive, Within
+from afaf.costing.ridge import RidgeCosts
 from afaf.errors import ConfigError
-from afaf.heads.closed_form import add_to_sums, solve, sums_bytes
-from afaf.heads.patches import feature_count, patch_features, whitened_filters
-from afaf.methods.base import Actions, Footprint, Predictor, TaskContext, forward_work
+from afaf.heads.closed_form import add_to_sums, solve
+from afaf.heads.patches import patch_features, whitened_filters
+from afaf.methods.base import Actions, Predictor, TaskContext
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.forward import forward
 from afaf.network.spec import NetworkSpec
@@ -40,7 +41,7 @@ class RidgeOptions(DenseOptions):
     patch: Count = 6  # side of a patch, in pixels
 
 
-class Ridge(DenseMethod[RidgeOptions]):
+class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
     name = "ridge"
     summary = "fits a closed-form ridge head on fixed features, its Gram matrix added up task by task (control)"
     Options = RidgeOptions
@@ -89,46 +90,8 @@ class Ridge(DenseMethod[RidgeOptions]):
         features, memory = self._features(learner), learner.memory
         return lambda x: torch.nn.functional.linear(features(x), memory["weights/head"], memory["biases/head"])
 
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """Besides training the trunk once: one pass for the features of every image, the sums, and an eigenvalue problem (9 d^3)."""
-        d, network = self._count(spec), dict.fromkeys(range(1, spec.L), 0)
-        if self.options.features == "trunk":
-            network |= {l: spec.connections(l).weights for l in range(1, spec.L - 1)}
-        prints, classes = [], 0
-        for task, footprint in enumerate(super().footprints(spec, outline), 1):
-            classes += outline.classes_per_task[task - 1]
-            extra = footprint.samples * (self._feature_work(spec) + 2 * d * (d + 1)) + 9 * d**3
-            params = d * classes + (self._filter_weights(spec) if self.options.features == "patches" else 0)
-            epochs = footprint.epochs if self._trains(task) else 0
-            prints.append(replace(footprint, epochs=epochs, owned=network, extra_flops=extra, extra_params=params))
-        return prints
-
-    def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
-        return self._feature_work(spec) + 2 * self._count(spec) * outline.n_classes
-
-    def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:
-        return None
-
-    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return {"Gram matrix and sums": sums_bytes(self._count(spec), outline.n_classes)}
-
-    def _trains(self, task: int) -> bool:
-        return self.options.features == "trunk" and task == 1
-
     def _features(self, learner: Learner) -> Callable[[Tensor], Tensor]:
         network, memory = learner.network, learner.memory
         if self.options.features == "patches":
             return lambda x: patch_features(x, memory["weights/filters"], memory["biases/filters"])
         return lambda x: forward(network.spec, network.parameters, x, last=network.spec.L - 2).flatten(1)
-
-    def _count(self, spec: NetworkSpec) -> int:
-        return feature_count(self.options.filters) if self.options.features == "patches" else spec.connections(spec.L - 1).fan_in
-
-    def _filter_weights(self, spec: NetworkSpec) -> int:
-        return self.options.filters * spec.input_shape[0] * self.options.patch**2
-
-    def _feature_work(self, spec: NetworkSpec) -> int:
-        if self.options.features == "trunk":
-            return forward_work(spec, {l: spec.connections(l).weights for l in range(1, spec.L - 1)})
-        height, width = (size - self.options.patch + 1 for size in spec.input_shape[1:])
-        return 2 * height * width * self._filter_weights(spec)

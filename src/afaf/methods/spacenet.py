@@ -13,6 +13,7 @@ from torch import Tensor
 
 from afaf.methods.base import Actions, TaskContext, rows_of
 from afaf.methods.sparse import SparseMethod, SparseOptions
+from afaf.network.ledger import Allocation
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
 from afaf.subnets.rewire import DropAndGrow
@@ -55,22 +56,16 @@ class SpaceNet(SparseMethod[S]):
         learner.ledger.records.append(subnetwork.record)
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
-        network, ledger, learn, options = learner.network, learner.ledger, self.settings.learn, self.options
-        record = ledger.record_of(context.task)
+        network, ledger, options = learner.network, learner.ledger, self.options
+        record, norm_moves = ledger.record_of(context.task), options.norm_moves or context.task == 1
         assert record is not None, "start comes before plan"
-        norm_moves = options.norm_moves or context.task == 1
         unfixed = {l: (~ledger.is_fixed(l)).to(network.dtype) for l in range(2, network.spec.L)}
-        return LearningPlan(
-            task=context.task,
-            loss=self._cross_entropy(learner, context, options.loss_over),
-            outputs=self._outputs(learner, context, options.loss_over),
-            epochs=learn.epochs,
-            batch_size=learn.batch_size,
-            lr=learn.lr,
-            optimiser=learn.optimiser_of_plan(),
-            schedule=learn.schedule_of_plan(),
+        return self._plan(
+            learner,
+            context,
+            options.loss_over,
             first_trainable=record.l_reuse,
-            biases=self._moving_biases(learner, context, record.l_reuse, unfixed),
+            biases=self._moving_biases(learner, context, record, unfixed),
             norms={layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {},
             norm_moves=norm_moves,
             grad_mask=unfixed if options.block_gradient else {},
@@ -83,24 +78,17 @@ class SpaceNet(SparseMethod[S]):
         )
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
-        spec = learner.network.spec
-        consolidate(
-            spec,
-            learner.ledger,
-            learner.importance,
-            context.task,
-            self.sizes_of(spec, context.task, len(context.classes)),
-            orthogonal_output=self.options.orthogonal_output,
-        )
+        spec, orthogonal = learner.network.spec, self.options.orthogonal_output
+        sizes = self.sizes_of(spec, context.task, len(context.classes))
+        consolidate(spec, learner.ledger, learner.importance, context.task, sizes, orthogonal_output=orthogonal)
 
-    def _moving_biases(self, learner: Learner, context: TaskContext, first: int, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
+    def _moving_biases(self, learner: Learner, context: TaskContext, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
         """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
-        spec, record = learner.network.spec, learner.ledger.record_of(context.task)
-        assert record is not None
-        moving = {spec.L - 1: rows_of(learner, context.classes).to(learner.network.dtype)}
+        last = learner.network.spec.L - 1
+        moving = {last: rows_of(learner, context.classes).to(learner.network.dtype)}
         if self.options.biases == "unfixed":
-            return {**{l: unfixed[l + 1] for l in range(1, spec.L - 1)}, **moving}
-        for l in range(first, spec.L - 1):
+            return {l: unfixed[l + 1] for l in range(1, last)} | moving
+        for l in range(record.l_reuse, last):
             selected = torch.zeros_like(unfixed[l + 1])
             selected[record.selected(l + 1).to(selected.device)] = 1
             moving[l] = selected * unfixed[l + 1]
@@ -109,6 +97,4 @@ class SpaceNet(SparseMethod[S]):
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
         """Drop and grow; nothing where the task has no new connections but the output's."""
         cycle = DropAndGrow(learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=self.options.reset_importance)
-        if not cycle.fields:
-            return None
-        return lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)
+        return (lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)) if cycle.fields else None

@@ -1,12 +1,13 @@
-"""What methods share that give each task a sparse sub-network: how large one is, whether all of them fit, and what they cost."""
+"""What methods share that give each task a sparse sub-network: how large one is, and whether all of them fit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeVar
 
+from afaf.costing.sparse import SparseCosts
 from afaf.errors import ConfigError
-from afaf.methods.base import Footprint, Method, ledger_bytes, samples_of
+from afaf.methods.base import Method
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -22,7 +23,7 @@ class SparseOptions:
 S = TypeVar("S", bound=SparseOptions)
 
 
-class SparseMethod(Method[S]):
+class SparseMethod(SparseCosts, Method[S]):
     """Sub-networks of the sizes that the section `sparse` of the settings asks for."""
 
     @property
@@ -43,10 +44,6 @@ class SparseMethod(Method[S]):
         drawn = [self.free_in_last_hidden(task, size.alloc[spec.L - 1]) for task, size in zip(tasks, all_sizes, strict=True)]
         check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in tasks], drawn, self.options.orthogonal_output)
 
-    def first_new(self, spec: NetworkSpec, task: int) -> int:
-        """The first W_l that gets new connections in this task."""
-        return 1
-
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
         """How many of a task's neurons in the last hidden layer are free ones."""
         return alloc
@@ -58,19 +55,3 @@ class SparseMethod(Method[S]):
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
             fixed = {**fixed, "output": fixed["fc"]}
         return sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
-
-    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        prints = []
-        owned = dict.fromkeys(range(1, spec.L), 0)
-        for task, n_classes in enumerate(outline.classes_per_task, 1):
-            first = self.first_new(spec, task)
-            asked = self.sizes_of(spec, task, n_classes).connections
-            whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
-            new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.L)}
-            moving = {l: count * spec.connections(l).block for l, count in new.items()}
-            owned = {l: count + moving.get(l, 0) for l, count in owned.items()}
-            prints.append(Footprint(samples_of(outline, (task,)), self.settings.learn.epochs, owned, moving, owned))
-        return prints
-
-    def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return ledger_bytes(spec, self.unit)

@@ -1,0 +1,23 @@
+"""Costs of methods that train the whole network in every lesson."""
+
+from __future__ import annotations
+
+from afaf.costing.footprint import CostModel, Footprint, samples_of
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline
+
+
+class DenseCosts(CostModel):
+    """Every lesson moves all weights, and the output rows in its loss."""
+
+    def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
+        prints, classes = [], 0
+        for tasks in self.lessons(len(outline)):
+            new = sum(outline.classes_per_task[task - 1] for task in tasks)
+            classes += new
+            whole = {l: spec.connections(l).weights for l in range(1, spec.L)}
+            row = spec.connections(spec.L - 1).fan_in
+            live = {**whole, spec.L - 1: classes * row}
+            moving = {**whole, spec.L - 1: (new if self.options.loss_over == "task" else classes) * row}
+            prints.append(Footprint(samples_of(outline, tasks), self.settings.learn.epochs, live, moving, live))
+        return prints
