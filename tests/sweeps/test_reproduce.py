@@ -24,7 +24,7 @@ from afaf.runs.probes import KEEPERS
 from afaf.runs.records import UnfinishedLine
 from afaf.runs.stop import StopToken
 from afaf.sweeps.executor import LocalExecutor
-from afaf.sweeps.experiments import Experiment, read_experiment, read_experiments
+from afaf.sweeps.experiments import Experiment, differing, read_experiment, read_experiments
 from afaf.sweeps.reproduce import LineStored, Reproduction
 from afaf.sweeps.store import Line, Store, canonical
 from forks import Forks
@@ -303,6 +303,13 @@ def test_the_same_settings_written_differently_are_one_run(one: str, other: str,
     runs = [run for run in read_experiment(path).runs if run.settings]
     assert [json.dumps(run.settings) for run in runs] == [json.dumps(kept)]
     assert read_experiment(path).with_settings(kept).runs[-1].settings == kept
+
+
+def test_settings_that_need_each_other_are_both_kept() -> None:
+    both = {"learn.patience": 5, "run.validation": 0.1}
+    assert differing("split-digits", "ewc", both) == both
+    with pytest.raises(ConfigError, match=r"run\.validation"):
+        differing("split-digits", "ewc", {"learn.patience": 5})
 
 
 def test_a_setting_that_comes_later_stands_however_it_is_written() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import AfafError, CapacityError, ConfigError, unknown
-from afaf.runs.config import Table, build_config, read_toml
+from afaf.runs.config import Table, check_names, read_toml
 from afaf.runs.job import Job
 from afaf.runs.presets import preset_tables
 from afaf.runs.probes import check_keep
@@ -181,8 +181,9 @@ def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
 
 
 def _resolved(outline: Outline, job: Job) -> Table:
+    """The configuration of a job; one setting of several may lack the others that it needs, so they are not checked together here."""
     kind = job.method_class
-    return build_config(kind.Options, *preset_tables(outline, kind), *job.tables).to_dict()
+    return check_names(kind.Options, *preset_tables(outline, kind), *job.tables).to_dict()
 
 
 def _check_table(table: Mapping[str, Any], entries: Mapping[str, Entry], where: str) -> None:
