@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
+import importlib
 import json
 import os
+import pkgutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,13 +35,20 @@ class Forks:
         self._server.stdin.close()
         self._server.wait()
 
-    def start(self, arguments: list[str], log: Path, *, at: float = 0.0, first: str = "") -> int:
-        """A process that runs `afaf ARGUMENTS` from the moment `at`, after the Python program `first`; what it prints is in `log`."""
-        return int(self._ask({"arguments": arguments, "log": str(log), "at": at, "first": first}))
+    def start(
+        self, arguments: list[str], log: Path, *, at: float = 0.0, first: str = "", folder: Path | None = None, ordinary: bool = False
+    ) -> int:
+        """A process that runs `afaf ARGUMENTS` in `folder` from the moment `at`, after the Python program `first`; it prints into `log`.
 
-    def wait(self, process: int) -> int:
-        """The exit code of a process; minus the signal if one ended it."""
-        return int(self._ask({"wait": process}))
+        `ordinary`: permissions hold for it as for an ordinary user, even if root runs the tests.
+        """
+        place = {"log": str(log), "folder": None if folder is None else str(folder), "ordinary": ordinary}
+        return int(self._ask({"arguments": arguments, "at": at, "first": first, **place}))
+
+    def wait(self, process: int, limit: float | None = None) -> int | None:
+        """The exit code of a process, minus the signal if one ended it; None if it had to be killed after `limit` seconds."""
+        answer = self._ask({"wait": process, "limit": limit}).strip()
+        return None if answer == "hung" else int(answer)
 
     def _ask(self, request: dict[str, Any]) -> str:
         assert self._server.stdin is not None
@@ -52,17 +64,51 @@ def serve() -> None:
     from afaf.streams.benchmarks import open_stream
 
     torch.set_num_threads(1)
+    import_everything()
     open_stream("split-digits")
     gc.freeze()  # what is there now is never garbage: forked processes need not look
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            print(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]), flush=True)
+            print(ended(request["wait"], request["limit"]), flush=True)
             continue
         child = os.fork()
         if child == 0:
             be_afaf(request)
         print(child, flush=True)
+
+
+def import_everything() -> None:
+    """What commands import when they are called, so that a forked process need not."""
+    from PIL import Image
+
+    import afaf
+
+    Image.init()
+    for module in pkgutil.walk_packages(afaf.__path__, "afaf."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def give_up_privileges() -> None:
+    """Stay the same user, who owns the files of the tests, without root's right to pass over permissions (Linux's capset)."""
+    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if ctypes.CDLL(None, use_errno=True).capset(header, nothing) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def ended(process: int, limit: float | None) -> str:
+    until = None if limit is None else time.monotonic() + limit
+    while until is not None and time.monotonic() < until:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return str(os.waitstatus_to_exitcode(status))
+        time.sleep(0.01)
+    if until is not None:
+        os.kill(process, signal.SIGKILL)
+    status = os.waitpid(process, 0)[1]
+    return "hung" if until is not None else str(os.waitstatus_to_exitcode(status))
 
 
 def be_afaf(request: dict[str, Any]) -> None:
@@ -73,6 +119,11 @@ def be_afaf(request: dict[str, Any]) -> None:
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if request["folder"] is not None:
+            os.chdir(request["folder"])
+        if request["ordinary"] and os.geteuid() == 0:
+            give_up_privileges()
         exec(request["first"], {})
         time.sleep(max(0.0, request["at"] - time.time()))
         app(request["arguments"])

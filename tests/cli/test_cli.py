@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import afaf
+from afaf.cli.errors import FAULT
 from afaf.cli.main import app, results_table
 from afaf.cli.progress import ProgressDisplay
 from afaf.errors import RunError
@@ -303,3 +305,52 @@ def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str]) -> 
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
     assert "ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (8, 0), (8, 0, 4)])
+def test_arrays_without_samples_or_features_are_refused_by_the_name_of_their_file(shape: tuple[int, ...], tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x_train=np.zeros(shape, np.uint8), y_train=np.arange(shape[0]) % 4)
+    for command in ("run", "costs"):
+        result = runner.invoke(app, [command, f"npz:{tmp_path / 'mine.npz'}", "afaf", *(QUICK if command == "run" else [])])
+        assert result.exit_code == 2
+        assert "mine.npz" in result.output
+
+
+def test_a_log_that_is_nested_deeply_is_a_damaged_log(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    assert runner.invoke(app, ["run", "digit-pairs", "finetune", *QUICK, "--out", str(out)]).exit_code == 0
+    with (out / "log.jsonl").open("a") as log:
+        log.write("[" * 100_000 + "\n")
+    result = runner.invoke(app, ["report", str(out)])
+    assert result.exit_code == 2
+    assert str(out) in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ELOOP, "loop", "here"), 2),
+        (OSError(errno.ENOSPC, "full", "here"), 1),
+        (OverflowError("int too large"), 2),
+        (UnicodeEncodeError("ascii", "é", 0, 1, "no"), 2),
+        (MemoryError(), 2),
+        (RecursionError(), 2),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), 2),
+        (ZeroDivisionError("a fault of ours"), FAULT),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_error_is_one_line_and_a_traceback_on_request(error: Exception, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[str]:
+        raise error
+
+    monkeypatch.setattr("afaf.methods.method_names", fail)
+    result = runner.invoke(app, ["methods"])
+    assert result.exit_code == code
+    assert len(result.output.splitlines()) == 1
+    monkeypatch.setenv("AFAF_TRACEBACK", "1")
+    assert "Traceback" in runner.invoke(app, ["methods"]).output
+
+
+def test_more_seeds_than_any_run_has_are_refused() -> None:
+    assert runner.invoke(app, ["run", "digit-pairs", "afaf", "--seeds", "999999999"]).exit_code == 2

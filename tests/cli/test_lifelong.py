@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -531,3 +532,12 @@ def test_a_link_is_followed_and_stays_one(own: Path) -> None:
     assert call("classes", own / "link", "--rename", "digit-0=zero").exit_code == 0
     assert (own / "link").is_symlink()
     assert "zero" in Lifelong.load(own / "m.safetensors").life.known
+
+
+def test_every_box_of_the_page_has_a_style(own: Path) -> None:
+    (own / "m.html").unlink(missing_ok=True)
+    assert call("inspect", own / "m.safetensors", "--html").exit_code == 0
+    style, body = (own / "m.html").read_text(encoding="utf-8").split("</style>")
+    used = {name for names in re.findall(r'<div class="([^"]*)"', body) for name in names.split()}
+    assert used
+    assert not {name for name in used if f".{name} " not in style and f".{name}," not in style}

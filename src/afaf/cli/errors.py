@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from afaf.cli.consoles import OutputError, new_console, safe_streams
 from afaf.errors import StoppedError
 from afaf.explain import explained
-from afaf.text import printable_name
+from afaf.text import printable, printable_name
 
 TRACEBACK = "AFAF_TRACEBACK"  # an environment variable: set, errors show where in the program they came from
 FAULT = 70  # the exit code of a fault of this program, as sysexits.h has it
@@ -56,7 +56,7 @@ def _flushed() -> Iterator[None]:
 def tell(error: Exception) -> int:
     """Print what went wrong; the exit code."""
     if os.environ.get(TRACEBACK):
-        traceback.print_exception(error)
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
     known = explained(error)
     if known is None:
         _say(

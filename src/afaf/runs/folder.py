@@ -201,6 +201,8 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
+        except RecursionError:
+            raise ValueError(f"line {number} is nested too deeply") from None
         except json.JSONDecodeError:
             if number == len(texts):
                 raise

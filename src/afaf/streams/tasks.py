@@ -244,6 +244,8 @@ def checked_images(x: ArrayLike, name: str) -> NDArray[Any]:
         images = images[..., None]
     if images.ndim not in (2, 4):
         raise DataError(f"{name}: images must be (n, h, w), (n, h, w, c) or vectors (n, features), not of shape {images.shape}")
+    if images.size == 0:
+        raise DataError(f"{name}: there is nothing to learn from: the images are of shape {images.shape}")
     if images.dtype == np.uint8:
         return images
     if images.dtype.kind not in "biuf":
