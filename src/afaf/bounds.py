@@ -1,14 +1,16 @@
-"""Bounds of settings, stated in the type of the field: `epochs: Count = 40`. `afaf.runs.config.build` checks them, for every section."""
+"""Bounds of numbers, stated in the type of the field: `epochs: Count = 40`. `afaf.checked.build` checks them."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 from afaf.errors import ConfigError
 
 LARGEST_INT = (1 << 31) - 1  # of any setting: indices and counts stay exact in int32 and in floats
+LARGEST = sys.float_info.max
 LARGEST_FLOAT = 3e38  # of any setting: float32 holds it
 
 
@@ -30,11 +32,11 @@ class Within:
 
     def __str__(self) -> str:
         ends = []
-        if self.low > -math.inf:
+        if self.low > -LARGEST:
             ends.append(f"greater than {self.low:g}" if self.above else f"at least {self.low:g}")
-        if self.high < math.inf:
+        if self.high < LARGEST:
             ends.append(f"less than {self.high:,g}" if self.below else f"at most {self.high:,.10g}")
-        return " and ".join(ends)
+        return " and ".join(ends) or "finite"
 
 
 DEFAULT = {int: Within(-LARGEST_INT, LARGEST_INT), float: Within(-LARGEST_FLOAT, LARGEST_FLOAT)}
@@ -45,6 +47,8 @@ Positive = Annotated[float, Within(0, above=True)]
 NotNegative = Annotated[float, Within(0)]
 Portion = Annotated[float, Within(0, 1, below=True)]
 Percent = Annotated[float, Within(0, 100)]
+Whole = Annotated[int, Within(0, LARGEST)]  # of a result: the limits of settings do not apply
+Finite = Annotated[float, Within(-LARGEST, LARGEST)]
 
 
 def check_bounds(value: float, bounds: Within, where: str) -> None:
@@ -52,7 +56,7 @@ def check_bounds(value: float, bounds: Within, where: str) -> None:
     if not bounds.holds(value):
         raise OutOfBoundsError(f"{where} must be {bounds}, not {shown(value)}")
     general = DEFAULT[type(value)]
-    if not general.holds(value):
+    if math.isinf(bounds.high - bounds.low) and not general.holds(value):
         raise OutOfBoundsError(f"{where} must be finite and {general}, not {shown(value)}")
 
 

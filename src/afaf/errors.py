@@ -70,6 +70,10 @@ class DivergedError(RunError):
     exit_code = 1
 
 
+class UnfinishedLine(UserWarning):
+    """A line of JSON that a killed process left unfinished."""
+
+
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest one that does."""
     valid = sorted(valid)

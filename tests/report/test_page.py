@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
-from afaf.errors import DivergedError, RunError
+from afaf.errors import DivergedError, RunError, UnfinishedLine
 from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
 from afaf.report.for_papers import curves, over_time
@@ -28,7 +28,6 @@ from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
 from afaf.runs.config import merge
 from afaf.runs.folder import RunFolder, read_epochs
-from afaf.runs.records import UnfinishedLine
 from afaf.storage.model_file import Model
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import read_experiment
@@ -94,7 +93,7 @@ def test_an_axis_has_a_few_ticks_however_large_its_values_are(high: float) -> No
     [
         ({"config": {"learn": {"lr": 0.5}}}, r"learn.lr is 0.05 in seed-0, 0.5 in seed-1"),
         ({"config": {"sparse": {"alloc": {"all": 12}}}}, r"sparse.alloc.all is not set in seed-0, 12 in seed-1"),
-        ({"data_digest": "0"}, r"data_digest is \w+ in seed-0, 0 in seed-1"),
+        ({"data_digest": "0"}, r"data_digest is \S+ in seed-0, 0 in seed-1"),
         ({"seed": 0}, "seed-0 and seed-1 do not differ in their seed, 0"),
         ({"config": {"run": {"checkpoint": 7.0, "chunk": 64}, "evaluate": {"batch_size": 3}}, "device": "cuda:1"}, None),
     ],

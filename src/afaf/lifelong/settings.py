@@ -8,12 +8,13 @@ from math import ceil
 from typing import Annotated, Any, get_type_hints
 
 from afaf.bounds import Count, Portion, Positive, Within
+from afaf.checked import build
 from afaf.errors import ConfigError
 from afaf.lifelong.life import Negatives
 from afaf.methods import find_method
 from afaf.network.zoo import NETWORKS
 from afaf.randomness import check_seed
-from afaf.runs.config import Config, Table, build, build_config
+from afaf.runs.config import Config, Table, build_config
 from afaf.runs.job import settings_tables
 from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
 from afaf.runs.setup import Setup, set_up

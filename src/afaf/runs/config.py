@@ -9,26 +9,22 @@ import contextlib
 import dataclasses
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
-from afaf.bounds import Count, CountOrZero, NotNegative, OutOfBoundsError, Portion, Within, check_bounds, shown
+from afaf.bounds import Count, CountOrZero, NotNegative, Portion, Within, shown
+from afaf.checked import build
 from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.files import read_text
 from afaf.network.zoo import DropoutAt, Norm
-from afaf.subnets.sizes import Percentage
 from afaf.training.engines import EngineName, Precision
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
 
 Table = dict[str, Any]
-_PERCENT = typing.get_args(Percentage)[1]  # how a table of percentages is told from any other
 LARGEST_TEXT = 1 << 16  # characters of a file of settings
 LONGEST_LINE = 1 << 12  # characters: reading a dotted key takes time that grows with the square of its length
 DEEPEST = 8  # parts of a setting's name
@@ -213,75 +209,3 @@ def _read_text(path: Path) -> str:
 def instead_of_preset(stored: Table) -> list[Table]:
     """Tables that leave nothing of a preset below them: where a setting replaced one of its tables, its keys do not come back."""
     return [dict.fromkeys(stored), stored]
-
-
-def build(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type asked for and within its bounds, or an error that names the place."""
-    origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _section(kind, value, where)
-    if origin is Annotated:
-        kind, *bounds = typing.get_args(kind)
-        return _scalar(kind, value, where, *bounds)
-    if origin is Literal:
-        if value not in typing.get_args(kind):
-            raise ConfigError(unknown(f"value of {where}", shown(value).strip("'"), map(str, typing.get_args(kind))))
-        return value
-    if origin in (tuple, list):
-        if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{where} must be a list, not {shown(value)}")
-        item = typing.get_args(kind)[0]
-        return origin(build(item, entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if origin is dict and typing.get_args(kind)[1] is not _PERCENT:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} must be a table, not {shown(value)}")
-        return {name: build(typing.get_args(kind)[1], entry, f"{where}.{name}") for name, entry in value.items()}
-    if origin is dict:
-        table = value if isinstance(value, Mapping) else {"all": value}
-        return {
-            name: dict(entry) if isinstance(entry, Mapping) else build(float, entry, f"{where}.{name}") for name, entry in table.items()
-        }
-    if origin in (typing.Union, types.UnionType):
-        return _one_of(typing.get_args(kind), value, where)
-    return _scalar(kind, value, where)
-
-
-def _section(kind: type[Any], value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} must be a table of settings, not {shown(value)}")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    names = [f.name for f in dataclasses.fields(kind)]
-    for name in value:
-        if name not in names:
-            raise ConfigError(unknown("key", f"{where}.{name}", [f"{where}.{n}" for n in names]))
-    return kind(**{name: build(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
-
-
-def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
-    """The first of several types that the value fits; "none" stands for no value."""
-    if type(None) in kinds and (value is None or value == "none"):
-        return None
-    options = [kind for kind in kinds if kind is not type(None)]
-    for kind in options[:-1]:
-        try:
-            return build(kind, value, where)
-        except OutOfBoundsError:
-            raise
-        except ConfigError:
-            continue
-    return build(options[-1], value, where)
-
-
-def _scalar(kind: Any, value: Any, where: str, *bounds: Within) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if type(value) is int and kind in (int, float):
-        check_bounds(value, bounds[0] if bounds else Within(), where)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ConfigError(f"{where} must be {words.get(kind, kind)}, not {shown(value)}")
-    if kind is float:
-        check_bounds(value, bounds[0] if bounds else Within(), where)
-    return value

@@ -15,13 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from afaf.errors import RunError, WriteError
+from afaf.errors import RunError, UnfinishedLine, WriteError
 from afaf.files import append_line, fill, is_part, read_bytes, reason, remove_parts, sync, write_whole
 from afaf.files.lock import NAME as LOCK
 from afaf.files.lock import FolderLock, in_use, is_locked
 from afaf.files.read import RECORD_LIMIT
 from afaf.runs import results
-from afaf.runs.records import UnfinishedLine
 
 __all__ = [
     "FORMAT",

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
+from afaf.bounds import LARGEST, Finite, Percent, Whole, Within, shown
+from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.evaluation import metrics
-from afaf.runs import records
 from afaf.storage.model_file import Model
 
 if TYPE_CHECKING:
     import pandas
 
-Row = list[float | None]
 CLOSE = 1e-6  # of a percentage: a mean is not the same to the last bit everywhere
+Row = list[Percent | None]
+METRICS = (
+    "acc",
+    "bwt",
+    "la",
+    "acc_task_il",
+    "acc_task_il_unmasked",
+    "bwt_task_il",
+    "forgetting",
+    "forward_transfer",
+    "average_incremental_accuracy",
+    "task_id_accuracy",
+)
 
 
 @dataclass
@@ -29,17 +42,17 @@ class Results:
 
     stream: str
     method: str
-    seed: int
+    seed: Whole
     R: list[Row]
     R_task_il: list[Row]
     task_id: Row  # share of held-out images answered with a class of the right task, averaged over tasks as ACC is, after each task
     before: Row  # task-IL accuracy on each task just before it was learned
-    confusion: list[list[int]]  # after the last task: true class by predicted class
+    confusion: list[list[Whole]]  # after the last task: true class by predicted class
     class_names: list[list[str]]  # by task
-    params: int
-    dense_params: int
-    seconds: float = 0.0
-    seconds_learning: float = 0.0
+    params: Whole
+    dense_params: Annotated[int, Within(1, LARGEST)]
+    seconds: Finite = 0.0
+    seconds_learning: Finite = 0.0
     device: str = "cpu"
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
@@ -96,7 +109,7 @@ class Results:
         """How often the predicted class belongs to the right task, after the last task."""
         return self.task_id[-1]
 
-    METRICS = records.METRICS
+    METRICS = METRICS
 
     def metrics(self) -> dict[str, float | None]:
         """Return every metric by name."""
@@ -114,7 +127,7 @@ class Results:
         wrong = what_is_wrong(data)
         if wrong:
             raise RunError(f"these are no results of a run: {wrong}")
-        return cls(**_without_metrics(data))
+        return _build(data)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row for each task learned and task evaluated (needs pandas)."""
@@ -134,34 +147,25 @@ class Results:
         return f"Results({self.stream}, {self.method}, seed {self.seed}: {numbers})"
 
 
-def _without_metrics(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name not in Results.METRICS and name != "format"}
-
-
 def what_is_wrong(data: Any) -> str:
-    """Why a table is not the results of a run, with the field; nothing where it is. What has a default may be missing, as in old ones."""
-    wrong = _broken_field(data)
-    if wrong:
-        return wrong
-    found = Results(**_without_metrics(data))
-    return _misfit(found) or _contradiction(data, found)
+    """The reason why a table is not the results of a run, with the field; empty if it is. Old results may lack fields with a default."""
+    if not isinstance(data, dict):
+        return "it holds no table"
+    try:
+        metrics = build(dict[str, Finite | None], {name: data[name] for name in METRICS if name in data})
+        results = _build(data)
+    except ConfigError as error:
+        return str(error)
+    return _misfit(results) or _contradiction(metrics, results)
 
 
-def _broken_field(data: Any) -> str:
-    """A field that is missing, unknown or of the wrong type."""
-    known = {f.name: f for f in fields(Results) if f.name != "model"}
-    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
-    may_be_null = {name for name, f in known.items() if f.default is None}
-    if isinstance(data, dict):
-        strange = set(data) - {*known, *Results.METRICS, "format"}
-        if strange:
-            return f"{min(strange)} is no field of results"
-        data = {name: value for name, value in data.items() if value is not None or name not in may_be_null}
-    return records.what_is_wrong(data, needed)
+def _build(data: dict[str, Any]) -> Results:
+    results: Results = build(Results, {name: value for name, value in data.items() if name not in (*METRICS, "format")})
+    return results
 
 
 def _misfit(found: Results) -> str:
-    """A field that does not fit the tasks and classes that are named, or a number that cannot be."""
+    """A field that does not fit the named tasks and classes."""
     tasks, classes = len(found.class_names), sum(map(len, found.class_names))
     if not tasks or not all(found.class_names):
         return "class_names must name the classes of each task"
@@ -173,9 +177,7 @@ def _misfit(found: Results) -> str:
             return f"{name} must have a number for each of {tasks} tasks"
     if len(found.confusion) != classes or len(set(map(len, found.confusion))) != 1:
         return f"confusion must have a row for each of {classes} classes, all of the same length"
-    if not found.dense_params:
-        return "dense_params must be greater than 0"
-    return _no_percentage(found)
+    return ""
 
 
 def _matrices(found: Results) -> dict[str, list[Row]]:
@@ -183,20 +185,12 @@ def _matrices(found: Results) -> dict[str, list[Row]]:
     return {name: rows for name, rows in matrices.items() if rows is not None}
 
 
-def _no_percentage(found: Results) -> str:
-    for name, rows in {**_matrices(found), "task_id": [found.task_id], "before": [found.before]}.items():
-        for value in (value for row in rows for value in row):
-            if value is not None and not -CLOSE <= value <= 100 + CLOSE:
-                return f"{name} must hold percentages, not {value}"
-    return ""
-
-
-def _contradiction(data: dict[str, Any], found: Results) -> str:
-    """A metric that does not follow from the accuracies it is told with."""
-    for name, follows in found.metrics().items():
-        told = data.get(name, follows)
-        if not _alike(told, follows):
-            return f"{name} is {records.shortened(told)}, but {records.shortened(follows)} follows from the accuracies it is told with"
+def _contradiction(metrics: dict[str, float | None], results: Results) -> str:
+    """A metric that does not follow from the accuracies."""
+    for name, expected in results.metrics().items():
+        stored = metrics.get(name, expected)
+        if not _alike(stored, expected):
+            return f"{name} is {shown(stored)}, but {shown(expected)} follows from the accuracies"
     return ""
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, RunSettings, Table, build, merge
+from afaf.runs.config import Config, RunSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, flat

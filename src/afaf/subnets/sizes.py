@@ -9,11 +9,13 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
+from typing import Annotated
 
+from afaf.checked import Shorthand
 from afaf.errors import ConfigError, unknown
 from afaf.network.spec import NetworkSpec
 
-Percentage = dict[str, float | dict[str, float]]
+Percentage = Annotated[dict[str, float | dict[str, float]], Shorthand("all")]
 """Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
 or a table of task ranges: {"1-4": 17, "5-": 10}. The more specific entry wins; a range that misses a task leaves it to the next one."""
 
@@ -58,8 +60,6 @@ def check_percentage(percentage: Percentage, section: str, spec: NetworkSpec) ->
             raise ConfigError(unknown(f"key in {section}", name, valid))
         for tasks, number in value.items() if isinstance(value, dict) else [("1-", value)]:
             _parse_range(tasks, f"{section}.{name}")
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
-                raise ConfigError(f"{section}.{name} must be a number, not {number!r}")
             if not 0 <= number <= 100:
                 raise ConfigError(f"{section}.{name} = {number} is not a percentage: it must lie in 0..100")
 

@@ -10,60 +10,42 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from afaf.bounds import Count
+from afaf.checked import NotEmpty, build
 from afaf.errors import AfafError, CapacityError, ConfigError, unknown
 from afaf.runs.config import Table, check_names, read_toml
 from afaf.runs.job import Job
 from afaf.runs.presets import preset_tables
 from afaf.runs.probes import check_keep
-from afaf.runs.records import is_text
 from afaf.runs.setup import set_up
 from afaf.streams.tasks import Outline
 from afaf.sweeps.store import Key, Line, canonical, key_of
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What a key of an experiment's file holds: in words, and as a check."""
+class ExperimentFile:
+    """The keys of an experiment's file."""
 
-    must_be: str
-    fits: Callable[[Any], bool]
-    needed: bool = True
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_text, value))
+    title: str
+    feeds: str
+    grid: Annotated[list[dict[str, Any]], NotEmpty]
+    keep: tuple[str, ...] = ()
 
 
-def _are_tables(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(isinstance(entry, dict) for entry in value)
+@dataclass(frozen=True)
+class Grid:
+    """The keys of one [[grid]]."""
 
-
-def _are_variants(value: Any) -> bool:
-    return isinstance(value, dict) and _are_tables(list(value.values()))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1  # true is no number
-
-
-EXPERIMENT = {
-    "title": Entry("text", is_text),
-    "feeds": Entry('text, such as "Table 3"', is_text),
-    "keep": Entry('a list of names, such as ["ledger"]', _are_names, needed=False),
-    "grid": Entry("one table or more, each headed [[grid]]", _are_tables),
-}
-GRID = {
-    "streams": Entry("a list of one name or more", lambda value: _are_names(value) and value != []),
-    "methods": Entry("a list of one name or more", lambda value: _are_names(value) and value != []),
-    "seeds": Entry("a whole number from 1", _is_count),
-    "variants": Entry("one table of settings or more, such as plain = {}", _are_variants, needed=False),
-}
+    streams: Annotated[list[str], NotEmpty]
+    methods: Annotated[list[str], NotEmpty]
+    seeds: Count
+    variants: Annotated[dict[str, dict[str, Any]], NotEmpty] = field(default_factory=lambda: {"": {}})
 
 
 @dataclass(frozen=True)
@@ -126,27 +108,24 @@ def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int |
 def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
     """An experiment from its file, with everything in it checked but the data."""
     table = read_toml(path)
-    _check_table(table, EXPERIMENT, str(path))
-    keep = tuple(table.get("keep", ()))
     with _wrong_in(str(path)):
-        check_keep(keep)
+        file: ExperimentFile = build(ExperimentFile, table)
+        check_keep(file.keep)
     runs: dict[Key, Planned] = {}
-    for number, grid in enumerate(table["grid"], 1):
-        where = f"{path}, grid {number}"
-        _check_table(grid, GRID, where)
-        with _wrong_in(where):
-            for run in _runs_of(path.stem, grid, keep, seeds):
+    for number, grid in enumerate(file.grid, 1):
+        with _wrong_in(f"{path}, grid {number}"):
+            for run in _runs_of(path.stem, build(Grid, grid), file.keep, seeds):
                 runs.setdefault(run.key, run)
-    return Experiment(path.stem, table["title"], table["feeds"], tuple(runs.values()))
+    return Experiment(path.stem, file.title, file.feeds, tuple(runs.values()))
 
 
-def _runs_of(name: str, grid: Table, keep: tuple[str, ...], seeds: int | None) -> Iterable[Planned]:
-    """Seeds innermost: runs of one shape come together."""
-    for stream in grid["streams"]:
-        for method in grid["methods"]:
-            for variant, settings in grid.get("variants", {"": {}}).items():
+def _runs_of(name: str, grid: Grid, keep: tuple[str, ...], seeds: int | None) -> Iterable[Planned]:
+    """Seeds innermost: runs that differ only in the seed come together."""
+    for stream in grid.streams:
+        for method in grid.methods:
+            for variant, settings in grid.variants.items():
                 differs = differing(stream, method, settings)
-                for seed in range(grid["seeds"] if seeds is None else seeds):
+                for seed in range(grid.seeds if seeds is None else seeds):
                     yield Planned(name, variant, stream, method, differs, seed, keep)
 
 
@@ -186,21 +165,9 @@ def _resolved(outline: Outline, job: Job) -> Table:
     return check_names(kind.Options, *preset_tables(outline, kind), *job.tables).to_dict()
 
 
-def _check_table(table: Mapping[str, Any], entries: Mapping[str, Entry], where: str) -> None:
-    """Every key is known and holds what it must, and none is lacking."""
-    for name, value in table.items():
-        if name not in entries:
-            raise ConfigError(f"{where}: {unknown('key', name, entries)}")
-        if not entries[name].fits(value):
-            raise ConfigError(f"{where}: {name} must be {entries[name].must_be}, not {value!r}")
-    lacking = [name for name, entry in entries.items() if entry.needed and name not in table]
-    if lacking:
-        raise ConfigError(f"{where} lacks {', '.join(sorted(lacking))}")
-
-
 @contextlib.contextmanager
 def _wrong_in(where: str) -> Iterator[None]:
-    """What is wrong in the block is wrong in that place of a file, and the error says so."""
+    """Prefix errors of the block with a place in a file."""
     try:
         yield
     except AfafError as error:

@@ -7,19 +7,72 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import DataError
+from afaf.bounds import Finite, Whole
+from afaf.checked import build
+from afaf.errors import ConfigError, DataError, UnfinishedLine
 from afaf.files import append_line, make_folders, read_bytes, sync, writing
 from afaf.files.read import RECORD_LIMIT
 from afaf.runs.config import merge
-from afaf.runs.records import UnfinishedLine, what_is_wrong
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
 DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table such as sparse.density
 EXACT = 2.0**53  # below it a float is the whole number it looks like
+
+
+@dataclass(frozen=True)
+class LineFields:
+    """The fields of a line that are read, and their types; those without a default are required."""
+
+    stream: str
+    method: str
+    settings: dict[str, Any]
+    seed: Whole
+    failed: str = ""
+    kind: str = ""
+    acc: Finite | None = None
+    bwt: Finite | None = None
+    la: Finite | None = None
+    acc_task_il: Finite | None = None
+    acc_task_il_unmasked: Finite | None = None
+    task_id_accuracy: Finite | None = None
+    forward_transfer: Finite | None = None
+    R: list[list[Finite | None]] = field(default_factory=list)
+    R_task_il: list[list[Finite | None]] = field(default_factory=list)
+    R_task_il_unmasked: list[list[Finite | None]] = field(default_factory=list)
+    task_id: list[Finite | None] = field(default_factory=list)
+    confusion: list[list[Whole]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] | None = None
+    params: Whole = 0
+    dense_params: Whole = 0
+    shared_tasks: Whole = 0
+    jobs_at_once: Whole = 1
+    seconds: Finite = 0.0
+    device: str = ""
+    engine: str = ""
+    precision: str = ""
+    ended: str = ""
+    commit: str = ""
+    afaf: str = ""
+    torch: str = ""
+    python: str = ""
+
+
+def what_is_wrong(line: Any) -> str:
+    """The reason why this is no line of results; empty if it is one. Further fields are ignored."""
+    if not isinstance(line, dict):
+        return "it holds no table"
+    try:
+        build(LineFields, {name: value for name, value in line.items() if name in LineFields.__dataclass_fields__})
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
@@ -100,7 +153,7 @@ def read_lines(path: Path) -> Iterable[Line]:
             continue
         try:
             line = json.loads(text.decode("utf-8"))
-            wrong = what_is_wrong(line, {"stream", "method", "settings", "seed"})
+            wrong = what_is_wrong(line)
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
