@@ -19,7 +19,7 @@ from afaf.runs import runner
 from afaf.runs.checkpoint import load_checkpoint
 from afaf.runs.events import EpochEnded, Event, Warned
 from afaf.runs.job import Job
-from afaf.runs.resume import resume
+from afaf.runs.resume import _refuse_another, resume
 from afaf.runs.runner import run
 from afaf.runs.stop import StopToken
 from afaf.storage import container
@@ -245,6 +245,22 @@ def test_a_run_begun_with_a_digest_of_some_images_is_resumed(tmp_path: Path, mon
     monkeypatch.undo()
     assert ":" not in json.loads((tmp_path / "run" / "config.json").read_text())["data_digest"]
     assert len(resume(tmp_path / "run", stream=stream()).R) == 3
+
+
+def test_a_run_older_than_a_setting_is_the_one_asked_for(tmp_path: Path) -> None:
+    """What the setting's default says is what the run did; any other value is another run."""
+    stopped(tmp_path / "run", 2)
+    about = json.loads((tmp_path / "run" / "config.json").read_text())
+    asked = {"config": {"learn": dict(about["config"]["learn"]), "sparse": dict(about["config"]["sparse"])}, "stream": about["stream"]}
+    for section, name in (("learn", "optimiser"), ("learn", "step_at"), ("sparse", "rewire_until")):
+        del about["config"][section][name]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(about))
+    others = {"method": about["method"], "seed": about["seed"]}
+    asked["config"] = {**about["config"], **asked["config"]}
+    _refuse_another(tmp_path / "run", {**asked, **others})
+    asked["config"]["learn"]["optimiser"] = "adamw"
+    with pytest.raises(RunError, match=r"learn\.optimiser"):
+        _refuse_another(tmp_path / "run", {**asked, **others})
 
 
 def edit(folder: Path, *, top: dict[str, Any] | None = None, **sections: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from afaf.randomness import keep_at
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.cuda import kernels
 from afaf.training.cuda.kernels import Draw, LossBuffers
+from afaf.training.optimisers import SGD, AdamW, Optimiser
 from afaf.training.task_data import RngScope, TaskData
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -147,6 +148,30 @@ def test_update_and_importance(block: int, by_weight: bool, inputs_last: bool) -
     assert torch.allclose(compute_weight.float(), weight, rtol=2**-7)  # the interpreter cuts off where a GPU rounds
     assert torch.allclose(connections, expected_connections, atol=1e-5)
     assert torch.allclose(history, expected_history, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [SGD(0.9), SGD(0.9, True, 0.1), SGD(weight_decay=0.1), AdamW(weight_decay=0.1)],
+    ids=["momentum", "nesterov", "decay", "adamw"],
+)
+@pytest.mark.parametrize("by_weight", [False, True])
+def test_updates_of_other_optimisers(optimiser: Optimiser, by_weight: bool) -> None:
+    """Two steps against the plain operations: weight, buffers, importance."""
+    shape, scale = (3, 20, 9), torch.tensor(0.5, device=DEVICE)
+    weight, moving = by_block(random(*shape)), by_block(some(3, 20, 9 if by_weight else 1))
+    connections, history, compute = torch.zeros_like(moving), torch.zeros_like(moving), torch.zeros_like(weight)
+    buffers = [torch.zeros_like(weight) for _ in optimiser.buffers]
+    expected, expected_buffers, total = weight.clone(), [buffer.clone() for buffer in buffers], torch.zeros_like(moving)
+    for step in (1, 2):
+        gradient, numbers = random(3, 20, 9 + step)[:, :, step:], optimiser.coefficients(0.1 / step, step)
+        gained = optimiser.update(expected, gradient * moving * scale, moving, expected_buffers, numbers, True)
+        assert gained is not None
+        total += gained if by_weight else gained.sum(2, keepdim=True)
+        coefficients = torch.tensor(numbers, device=DEVICE)
+        kernels.update(weight, compute, gradient, None, moving, coefficients, scale, (connections, history), optimiser, buffers)
+    for found, wanted in [(weight, expected), (compute, expected), (connections, total), *zip(buffers, expected_buffers, strict=True)]:
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("proximal", [False, True])

@@ -31,7 +31,7 @@ from afaf.training.step import Workspace
 
 SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
 
-MOMENTUM = {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 0.01}
+MOMENTUM = {"learn.lr": 0.003, "learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 0.01}
 ADAMW = {"learn.optimiser": "adamw", "learn.lr": 0.005, "learn.weight_decay": 0.1}
 
 
@@ -137,7 +137,7 @@ class OnlyWeights(MAS):
         (OnlyWeights, {"method.penalty": "explicit", "method.strength": 5, "learn.epochs": 1}),
         ("afaf", {**SPARSE, "method.first_reuse": 2, "method.l_reuse": 2, **MOMENTUM, "learn.schedule": "one-cycle"}),
         ("spacenet", {**SPARSE, **ADAMW, "learn.schedule": "cosine"}),
-        ("ewc", {"method.penalty": "explicit", "method.strength": 5, **MOMENTUM, "learn.lr": 0.02, "network.norm": "batch"}),
+        ("ewc", {"method.penalty": "explicit", "method.strength": 5, **MOMENTUM, "network.norm": "batch"}),
         ("mas", {"method.penalty": "proximal", "method.strength": 300, **ADAMW, "method.clip": "none"}),
         ("finetune", {"learn.schedule": "step", "learn.step_at": [50]}),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import afaf
+from afaf.training.cuda import graphed
 from afaf.training.cuda.graphed import captured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -53,6 +55,39 @@ def test_every_method_is_the_reference_step_by_step(method: str) -> None:
     graphed, eager = (learned(engine, method=method) for engine in ("graphed", "eager"))
     for a, b in zip(eager, graphed, strict=True):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+OTHER_STEPS = {
+    "momentum, one-cycle": {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 0.01, "learn.schedule": "one-cycle"},
+    "adamw, cosine": {"learn.optimiser": "adamw", "learn.lr": 0.002, "learn.weight_decay": 0.1, "learn.schedule": "cosine"},
+    "step": {"learn.schedule": "step"},
+    "plateau": {"learn.schedule": "plateau", "learn.patience": 1, "learn.momentum": 0.5, "run.validation": 0.2},
+}
+
+
+@pytest.mark.parametrize("method", ["afaf", "ewc"])
+@pytest.mark.parametrize("settings", OTHER_STEPS.values(), ids=list(OTHER_STEPS))
+def test_optimisers_and_schedules_are_the_reference_step_by_step(method: str, settings: dict[str, object]) -> None:
+    fast, eager = (learned(engine, method=method, **settings) for engine in ("graphed", "eager"))
+    for a, b in zip(eager, fast, strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "step", "one-cycle"])
+def test_no_capture_is_repeated_when_the_rate_changes(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captures: list[int] = []
+
+    def counted(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
+        captures.append(1)
+        return captured(work, device)
+
+    monkeypatch.setattr(graphed, "captured", counted)
+    numbers = []
+    for epochs in (6, 12):
+        captures.clear()
+        run("graphed", **{"learn.schedule": schedule, "learn.epochs": epochs})
+        numbers.append(len(captures))
+    assert numbers[0] == numbers[1]
 
 
 @pytest.mark.parametrize(

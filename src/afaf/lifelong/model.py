@@ -32,7 +32,6 @@ from afaf.lifelong.settings import (
 from afaf.lifelong.training import REWIRE_UNTIL, SCHEDULE, Progress, Watch, class_weights
 from afaf.methods import find_method
 from afaf.methods.base import Method, TaskContext
-from afaf.methods.spacenet import SpaceNet
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.runs.config import Config, build_config, parse_set
@@ -370,22 +369,8 @@ class Lifelong:
 
     def room(self, n_classes: int | None = None) -> int:
         """How many more tasks of so many classes (as many as the last one brought) are certain of neurons and pairs."""
-        method, ledger, spec = self.method, self.learner.ledger, self.spec
-        if not isinstance(method, SpaceNet):
-            return 0
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
-        last_hidden = spec.L - 1
-        free = len(ledger.free_neurons(last_hidden))
-        unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in range(1, last_hidden - 1)}  # above, pairs are always fresh
-        first = task = len(self.life.labels) + 1
-        while True:
-            asked = method.sizes_of(spec, task, n_classes)
-            free -= max(1, asked.alloc[last_hidden])
-            for l in range(method.first_new(spec, task), last_hidden - 1):
-                unowned[l] -= asked.connections[l]
-            if free < 0 or any(left < 0 for left in unowned.values()):
-                return task - first
-            task += 1
+        return self.method.room(self.learner, len(self.life.labels) + 1, n_classes)
 
 
 def _life_of_run(model: Model, name: str) -> Life:

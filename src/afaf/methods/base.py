@@ -79,6 +79,14 @@ class Method(CostModel, Generic[O]):
     def finish(self, learner: Learner, context: TaskContext) -> None:
         """Close the lesson: consolidate, or measure what the method keeps."""
 
+    def room(self, learner: Learner, task: int, n_classes: int) -> int:
+        """How many tasks of this many classes, the first numbered `task`, are sure to fit; 0 for a method that cannot tell."""
+        return 0
+
+    def tuned_with(self) -> dict[str, Any]:
+        """Options that `afaf tune` sets while it searches; they belong to the value it finds."""
+        return {}
+
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
         """How the learned model answers; with `task`, how it answers when the task is known (the same logits by default)."""
         return learner.network

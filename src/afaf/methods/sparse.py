@@ -13,6 +13,7 @@ from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.capacity import check_capacity
 from afaf.subnets.sizes import Sizes, check_percentage, sizes
+from afaf.training.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,18 @@ class SparseMethod(SparseCosts, Method[S]):
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
             fixed = {**fixed, "output": fixed["fc"]}
         return sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
+
+    def room(self, learner: Learner, task: int, n_classes: int) -> int:
+        """From the free neurons of the last hidden layer and the unowned pairs below; pairs into that layer are always new."""
+        ledger, spec, first = learner.ledger, learner.network.spec, task
+        last_hidden = spec.L - 1
+        free = len(ledger.free_neurons(last_hidden))
+        unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in range(1, last_hidden - 1)}
+        while True:
+            asked = self.sizes_of(spec, task, n_classes)
+            free -= max(1, asked.alloc[last_hidden])
+            for l in range(self.first_new(spec, task), last_hidden - 1):
+                unowned[l] -= asked.connections[l]
+            if free < 0 or any(left < 0 for left in unowned.values()):
+                return task - first
+            task += 1

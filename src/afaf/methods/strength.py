@@ -7,7 +7,7 @@ gradient's norm clipped at 10000.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from afaf.bounds import NotNegative, Positive
 from afaf.errors import ConfigError
@@ -51,10 +51,6 @@ class StrengthMethod(DenseMethod[W]):
                 )
             chosen = self.options.strengths[self.strength_name()]
         return chosen
-
-    def tuned_with(self) -> dict[str, Any]:
-        """Options that `afaf tune` sets while it looks for a strength: they belong to what it finds."""
-        return {}
 
     def late_options(self) -> tuple[int, frozenset[str]]:
         """The first task has no past to hold on to."""

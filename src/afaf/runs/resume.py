@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from afaf.runs.runner import Run, is_same_data
 from afaf.runs.setup import restrict, set_up
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
+from afaf.training.settings import LearnSettings, SparseSettings
 
 
 def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
@@ -112,6 +113,8 @@ def _refuse_another(out: Path, asked: Table) -> None:
     about = RunFolder(out).read_json("config.json")
     here = flat(json.loads(json.dumps(asked)))
     there = flat({name: about.get(name) for name in asked})
+    if isinstance(about.get("config"), dict):  # settings that are newer than the run had their defaults then
+        there = flat({"config": _newer_settings(about["config"])}) | there
     here["stream"], there["stream"] = _known_by(here["stream"]), _known_by(str(there["stream"]))
     for name in dict.fromkeys([*here, *there]):
         if there.get(name) != here.get(name) and name.removeprefix("config.run.") not in FREE:
@@ -119,6 +122,15 @@ def _refuse_another(out: Path, asked: Table) -> None:
                 f"{out} holds another run than the one asked for: {name.removeprefix('config.')} is "
                 f"{there.get(name, 'not set')} there, {here.get(name, 'not set')} here; choose another folder with --out"
             )
+
+
+def _newer_settings(stored: Mapping[str, Any]) -> Table:
+    """The defaults of the settings of `learn` and `sparse` that a stored configuration does not have."""
+    defaults = json.loads(json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings())}))
+    return {
+        section: {name: value for name, value in values.items() if name not in stored.get(section, {})}
+        for section, values in defaults.items()
+    }
 
 
 def _known_by(stream: str) -> str:

@@ -23,7 +23,6 @@ from typing import Any
 from afaf.errors import ConfigError, DivergedError
 from afaf.methods import find_method, method_names
 from afaf.methods.base import Method
-from afaf.methods.strength import StrengthMethod
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.events import OnEvent, ignore
@@ -123,7 +122,7 @@ def tune_job(job: Job, search: Search, *, tasks: int = 2, learning_rates: Sequen
 def _belonging(kind: type[Method[Any]], given: Config) -> Table:
     """Options that the value is tuned with and belongs to."""
     method = kind(given.method, given.settings)
-    return method.tuned_with() if isinstance(method, StrengthMethod) else {}
+    return method.tuned_with()
 
 
 def _settings(tuned: Tuned, belonging: Table, given: Config) -> dict[str, Any]:

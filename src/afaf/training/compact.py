@@ -103,7 +103,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
-    """The neuron layer at which the part that stands still ends: l_reuse, or 1 (the images) where something below moves."""
+    """The neuron layer up to which nothing trains: l_reuse, or 1 (the images) if something below it trains."""
     moving_norms = [layer for layer in learner.network.parameters.norms if plan.norm_changes(layer)]
     still = all(l >= plan.first_trainable for l in plan.biases) and all(layer > plan.first_trainable for layer in moving_norms)
     return plan.first_trainable if still else 1
@@ -192,7 +192,7 @@ def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
 
 
 class Trunk:
-    """Runs what stands still ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
+    """Runs the layers that do not train ahead of the steps, in large batches, with the crops, flips and dropout of the epoch."""
 
     def __init__(self, work: Workspace, data: TaskData, chunk_bytes: int, cache_bytes: int):
         self.data, self.chunk_bytes = data, chunk_bytes
@@ -217,7 +217,7 @@ class Trunk:
                 yield features[steps], self.data.labels[chunk[steps]], chunk[steps]
 
     def features(self, work: Workspace, samples: Tensor, scope: RngScope) -> Tensor:
-        """What the trunk makes of these images at this moment; the images themselves where there is no trunk."""
+        """The output of the trunk for these images in this epoch; the images themselves if there is no trunk."""
         parts = samples.split(self.batch_size)
         if self.cached is not None:
             return torch.cat([self._upper(work, part, self.cached[part], scope) for part in parts])
@@ -247,7 +247,7 @@ class Trunk:
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
-        """Up to the dropout at the trunk's top, without any: the same at every moment."""
+        """Up to the dropout at the trunk's top, without any: the same in every epoch."""
         top = work.spec.connections(self.entry - 1)
         lower, _ = _around_random(top.then)
         mode = work.trunk_mode(RngScope(0, work.plan.task), samples, self.folded.neurons)

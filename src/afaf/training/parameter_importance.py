@@ -81,7 +81,7 @@ def output_size(columns: Tensor, *, squared: bool) -> Measure:
 def batch_importance(
     network: Network, data: TaskData, measure: Measure, size: Size, *, batch_size: int, scope: RngScope, norm_moves: bool = True
 ) -> Named:
-    """The importance of each protected parameter from the gradients of whole batches, at a moment of learning."""
+    """The importance of each protected parameter from the gradients of whole batches, with the random draws of `scope`."""
     total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
     for drawn in data.order(scope).split(batch_size * BATCHES_AT_ONCE):
         for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *data.batch(drawn, scope))), strict=True):

@@ -27,8 +27,8 @@ FLAGS: tuple[tuple[Any, str], ...] = (
 class PrecisionFlags:
     """Which fp32 products may be rounded is a setting of the whole process: runs side by side share it.
 
-    A run sets it for as long as it lasts, evaluation included, so that nothing it computes depends on what runs beside it; one that wants
-    it otherwise waits.
+    A run sets it for its whole duration, evaluation included, so that its results do not depend on other runs; a run that needs the other
+    value waits.
     """
 
     def __init__(self) -> None:

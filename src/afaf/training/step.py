@@ -34,7 +34,7 @@ class Workspace:
     moving: dict[int, Tensor]  # l of W_l -> 1 where a weight moves
     biases: dict[int, Tensor]
     grad_mask: dict[int, Tensor]
-    entry: int = 1  # steps go through W_l for l >= entry; below is a trunk that stands still
+    entry: int = 1  # steps use W_l for l >= entry; below is a trunk that does not train
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
     rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
@@ -52,7 +52,7 @@ class Workspace:
         )
 
     def mode(self, scope: RngScope, samples: Tensor) -> Training:
-        """How the network behaves for these images at this moment of learning."""
+        """The forward mode of a training step on these images."""
         return Training(
             keys={layer: scope.key("dropout", layer) for layer in range(2, self.spec.L)},
             samples=samples.to(torch.int32),
@@ -67,7 +67,7 @@ class Workspace:
         return self.parameters.weights[-1].element_size()
 
     def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
-        """These images as they are seen at this moment."""
+        """These images, augmented as in this epoch."""
         return data.batch(samples, scope)[0]
 
     def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
@@ -129,10 +129,7 @@ class Workspace:
         decayed = None if l is None else mask
         gained = optimiser.update(tensor, gradient, decayed, buffers, self.coefficients, self.plan.importance and l is not None)
         if gained is not None and l is not None:
-            self.count_importance(l, gained)
-
-    def count_importance(self, l: int, gained: Tensor) -> None:
-        self.importance.add(l, gained)
+            self.importance.add(l, gained)
 
     def after_update(self) -> None:
         """What the plan does to the parameters after each step."""

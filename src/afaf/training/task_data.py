@@ -23,7 +23,7 @@ RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is carried ov
 
 @dataclass(frozen=True)
 class RngScope:
-    """The point of a run that random draws belong to."""
+    """The key of the random draws of one epoch: seed, task, phase and epoch."""
 
     seed: int
     task: int
@@ -80,7 +80,7 @@ class TaskData:
         return torch.randperm(len(self), generator=draw).to(self.device)
 
     def batch(self, index: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
-        """The images at `index` and their class ids; with a moment they are augmented as that moment demands."""
+        """The images at `index` and their class ids; with a scope they are augmented, keyed by it."""
         augment = scope is not None and self.augments
         x = self._cropped(index, scope) if augment and scope else self.images[index.to(self.images.device)]
         group = self._group[index] if len(self.mean) > 1 else 0
@@ -119,7 +119,7 @@ def _alike(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
-    """(n, h, w, c) as (n, c, h, w); with `channels`, grey images are repeated to stand beside colour ones."""
+    """(n, h, w, c) as (n, c, h, w); with `channels`, grey images are repeated to as many channels."""
     if images.ndim == 2:
         return images
     images = np.moveaxis(images, -1, 1)

@@ -1,6 +1,6 @@
-"""The parts of a step on CUDA, each with its gradient: products, the first layer, activations, the verdict on the logits.
+"""The autograd functions of a step on CUDA: products, the first convolution, activations, cross-entropy.
 
-Where nothing keeps them waiting, gradients of weights are taken beside those of the neurons, and the weights move at once.
+With plain SGD and no clipping, gradients of weights are computed on a side stream and applied at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mover(Protocol):
 
 @dataclass(frozen=True)
 class Backward:
-    """How gradients of weights and biases are taken: beside those of the neurons, and moved along as soon as they are known."""
+    """Which gradients of weights and biases are computed on the side stream and applied as soon as they are known."""
 
     side_stream: SideStream
     work: Mover
@@ -38,7 +38,7 @@ class Backward:
 
 
 class Product(torch.autograd.Function):
-    """h times the weights of a shadow: rows of neurons, or (`maps`) maps, channels last."""
+    """h times compute weights: rows of neurons, or (`maps`) maps, channels last."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, compute_weight: Tensor, maps: bool, l: int, backward: Backward | None) -> Tensor:
@@ -143,7 +143,7 @@ class Activate(torch.autograd.Function):
 
 
 class FusedCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of the output's products and biases; the loss is noted in the court, so that what is returned has no value."""
+    """Cross-entropy of the output's products and biases; the loss is stored in the buffers, so the tensor returned holds no value."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor, labels: Tensor, buffers: LossBuffers) -> Tensor:

@@ -1,9 +1,9 @@
-"""The fast engine for CUDA: steps of the compact network, captured once per task as a CUDA graph and replayed.
+"""The fast engine for CUDA: steps of the compact network, captured once per task as CUDA graphs and replayed.
 
-A graph can only be replayed on the same memory. So the gathered part of the network, its masks and importances live in fixed tensors
-for the whole task. What a step reads besides (the images or what the trunk makes of them, labels) is laid out for a chunk of the epoch at
-once, in the order of the steps; a cursor on the device says which batch is next, and the epoch's keys of dropout lie beside it. Results
-are the compact engine's up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
+A graph is replayed on the same memory, so the gathered part of the network, its masks and importances live in fixed tensors for the whole
+task. The inputs of the steps (images, or the trunk's output for them, and labels) are laid out for a chunk of the epoch in the order of the
+steps; a cursor on the device points to the next batch. Dropout keys and the optimiser's coefficients are in device memory, too. Results are
+those of the compact engine up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
 """
 
 from __future__ import annotations
@@ -202,9 +202,9 @@ class GraphRunner:
         work.select_step(self.cursor[1:])
         batch = chunk.batch(self.cursor, size)
         h, labels, samples = neurons_second(batch.features) if self.maps else batch.features, batch.labels, batch.samples
-        judged = work.take_step(h, labels, work.mode_now(samples))
-        if judged is not None:
-            loss, logits = judged
+        found = work.take_step(h, labels, work.mode_now(samples))
+        if found is not None:
+            loss, logits = found
             self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
             self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, self.columns).reshape(1).to(self.right.dtype))
         self.cursor += self.advance[size]
@@ -256,7 +256,7 @@ def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], 
 
 @contextlib.contextmanager
 def on_capturable_stream(device: torch.device) -> Iterator[None]:
-    """The current stream, or beside the default one, on which nothing can be captured, another in its place."""
+    """The current stream; instead of the default stream, on which nothing can be captured, another one."""
     current = torch.cuda.current_stream(device)
     stream = stream_for("capture", device) if current == torch.cuda.default_stream(device) else current
     stream.wait_stream(current)

@@ -1,8 +1,7 @@
 """The workspace of steps on CUDA: mixed precision, fused kernels, the same results up to the precision chosen.
 
 Each W_l has *compute weights*: a copy in the precision in which products read it fastest. A product reads the compute weights, its gradient
-is taken there, and one kernel then updates the weight, its copy and its importance. That is for plain SGD; other optimisers update with
-PyTorch's operations, in the same captured graph.
+is taken there, and one kernel then updates the weight, its copy, the optimiser's buffers and its importance.
 
 Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
 which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other and only the task's
@@ -36,7 +35,7 @@ from afaf.training.cuda.kernels import (
 from afaf.training.cuda.streams import SideStream
 from afaf.training.folded_trunk import FoldedTrunk
 from afaf.training.named import weight_number
-from afaf.training.optimisers import Coefficients
+from afaf.training.optimisers import Coefficients, buffers_of
 from afaf.training.step import Workspace, clip_scale
 from afaf.training.task_data import RngScope, TaskData
 
@@ -139,8 +138,8 @@ class MixedPrecisionWorkspace(Workspace):
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         buffers = self.loss_buffers
         if buffers is None or not isinstance(mode, Fused):
-            judged = super().take_step(h, labels, mode)
-            return judged if judged is None or self.energy is None else (judged[0] + self.energy, judged[1])
+            found = super().take_step(h, labels, mode)
+            return found if found is None or self.energy is None else (found[0] + self.energy, found[1])
         live = self.leaves()
         way = None if self.side_stream is None else self._backward(self.side_stream)
         mode = replace(mode, without_bias=self.spec.L, backward=way)
@@ -214,7 +213,7 @@ class MixedPrecisionWorkspace(Workspace):
         return self.mode(scope, samples)
 
     def _keys_of(self, scope: RngScope) -> Tensor:
-        """The moment's key of dropout in each layer, on the device."""
+        """The dropout key of each layer in this epoch, on the device."""
         keys = [scope.key("dropout", layer) for layer in range(self.spec.L)]
         return torch.tensor(keys, dtype=torch.int32).to(self.parameters.biases[0].device, non_blocking=True)
 
@@ -241,41 +240,29 @@ class MixedPrecisionWorkspace(Workspace):
         of_weights = self._gradients(live)
         scale = self._clip(live, of_weights)
         small = [(name, tensor, tensor.grad, mask) for name, tensor, mask in self.small_moves(live) if tensor.grad is not None]
-        if self.plan.optimiser.plain:
-            for l, (gradient, more) in of_weights.items():
-                self.move(l, gradient, more, scale)
-        else:
-            for l, (gradient, more) in of_weights.items():
-                whole = gradient.float() if more is None else gradient.float() + more
-                self._optimise(f"weight/{l}", self.parameters.weights[l - 1], whole, self.moving[l], scale)
-                self.compute_weights[l - 1].copy_(self.parameters.weights[l - 1])
+        for l, (gradient, more) in of_weights.items():
+            self.move(l, gradient, more, scale)
         for name, tensor, gradient, mask in small:
-            self._optimise(name, tensor, gradient, mask, scale)
+            masked = gradient * mask
+            self.optimise(name, tensor, masked if scale is None else masked.mul_(scale), mask)
         self.after_update()
         if self.plan.after_step is not None or (
             self.plan.penalty is not None and self.plan.penalty.proximal and self.plan.penalty.on_weights
         ):
             self._refresh_compute_weights()
 
-    def _optimise(self, name: str, tensor: Tensor, gradient: Tensor, mask: Tensor, scale: Tensor | None) -> None:
-        gradient = gradient * mask
-        self.optimise(name, tensor, gradient if scale is None else gradient.mul_(scale), mask)
-
-    def count_importance(self, l: int, gained: Tensor) -> None:
-        connections = self.importance.connections[l - 1]
-        connections += gained if connections.shape[2] == gained.shape[2] else gained.sum(2, keepdim=True)
-        self.history[l] += connections
-
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """A step of plain SGD for W_l, its copy and its importance; `more` is the gradient of loss terms on the weights themselves."""
+        """A step for W_l, its compute weights and its importance; `more` is the gradient of loss terms on the weights themselves."""
         weight, compute_weight, lr = self.parameters.weights[l - 1], self.compute_weights[l - 1], self.current
         if l in self.penalties and scale is not None:
             penalised_step(weight, compute_weight, gradient, self.penalties[l], lr, scale)
         elif l in self.listed and more is None and scale is None:
             update_listed(self.listed[l], weight, compute_weight, gradient, lr, self._importance(l))
         else:
-            update(weight, compute_weight, gradient, more, self.moving[l], lr, scale, self._importance(l))
+            optimiser = self.plan.optimiser
+            buffers = buffers_of(self.buffers, optimiser, f"weight/{l}")
+            update(weight, compute_weight, gradient, more, self.moving[l], lr, scale, self._importance(l), optimiser, buffers)
 
     def _importance(self, l: int) -> tuple[Tensor, Tensor] | None:
         return (self.importance.connections[l - 1], self.history[l]) if self.plan.importance else None

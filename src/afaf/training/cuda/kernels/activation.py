@@ -30,7 +30,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Move:
-    """What moving biases needs besides their gradient."""
+    """What a step of plain SGD on biases needs besides their gradient."""
 
     bias: Tensor
     moving: Tensor  # 1 where one may move

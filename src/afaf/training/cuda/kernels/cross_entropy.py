@@ -12,7 +12,7 @@ from afaf.training.cuda.kernels.language import jit, tl, triton
 
 @dataclass(frozen=True)
 class LossBuffers:
-    """What judging a step needs besides its logits: which rows there are, which count, and where losses and right answers are noted."""
+    """Where the fused cross-entropy reads classes and biases, and where it stores losses and right answers, by step."""
 
     place: Tensor  # of each class among the rows that are there, or -1
     counted: Tensor  # 1 for classes that enter the softmax
@@ -60,7 +60,7 @@ def _fused_cross_entropy(  # type: ignore[no-untyped-def]
 
 
 def tile_of_logits(images: int, classes: int) -> int:
-    """Numbers in the one tile that `judge` looks at: powers of two, as all of Triton's."""
+    """Size of the one tile of logits that the kernel loads: powers of two, as Triton demands."""
     return int((1 << (images - 1).bit_length()) * max(16, 1 << (classes - 1).bit_length()))
 
 

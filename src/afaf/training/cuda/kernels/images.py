@@ -126,7 +126,7 @@ def can_crop(data: TaskData) -> bool:
 
 
 def crops(data: TaskData, samples: Tensor, scope: RngScope, dtype: torch.dtype) -> Tensor:
-    """The images that feed.batch gives at this moment."""
+    """The images that `data.batch` returns, augmented."""
     keys = [half for name in ("crop rows", "crop columns", "flip") for half in scope.key(name)]
     on_device = torch.tensor(keys, dtype=torch.int32).to(samples.device, non_blocking=True)
     _, channels, height, width = data.images.shape

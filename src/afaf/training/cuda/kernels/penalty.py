@@ -1,4 +1,4 @@
-"""Weights that springs hold to an anchor, each as stiff as the weight is important: the gradient's size, and the move, in a pass each."""
+"""Steps of plain SGD under a quadratic penalty: one kernel for the norm of the gradient, one for the update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = 4096  # weights of a tile
 
 @dataclass(frozen=True)
 class WeightPenalty:
-    """Springs on the weights of one W_l, in memory in the order of these."""
+    """A quadratic penalty on one W_l, its tensors in the memory order of the weights."""
 
     strength: float
     importance: Tensor
@@ -59,18 +59,18 @@ def _penalised_step(  # type: ignore[no-untyped-def]
     weight = tl.load(weight_at + at, mask=there, other=0.0)
     gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
     anchor = tl.load(anchor_at + at, mask=there, other=0.0)
-    stiff = strength * tl.load(importance_at + at, mask=there, other=0.0)
+    strong = strength * tl.load(importance_at + at, mask=there, other=0.0)
     if PROXIMAL:
         weight -= lr * tl.load(scale_at) * gradient
-        weight += lr * stiff / (1 + lr * stiff) * (anchor - weight)
+        weight += lr * strong / (1 + lr * strong) * (anchor - weight)
     else:
-        weight -= lr * tl.load(scale_at) * (gradient + stiff * (weight - anchor))
+        weight -= lr * tl.load(scale_at) * (gradient + strong * (weight - anchor))
     tl.store(weight_at + at, weight, mask=there)
     tl.store(compute_at + at, weight, mask=there)
 
 
 def penalty_grad_norm(gradient: Tensor, weight: Tensor, held: WeightPenalty | None) -> Tensor:
-    """(the square of the gradient's norm, what the springs add to the loss); a term of the loss adds to the gradient, too."""
+    """(squared norm of the gradient, value of the penalty); unless it is proximal, the penalty's gradient is included."""
     penalty = held is not None and not held.proximal
     importance, anchor, strength = (held.importance, held.anchor, held.strength) if held is not None else (weight, weight, 0.0)
     programs = triton.cdiv(weight.numel(), SIZE)
@@ -80,7 +80,7 @@ def penalty_grad_norm(gradient: Tensor, weight: Tensor, held: WeightPenalty | No
 
 
 def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, held: WeightPenalty, lr: Tensor, scale: Tensor) -> None:
-    """w <- w - lr scale (g + the springs' own gradient), or without the latter and then to where the springs pull it; the shadow, too."""
+    """w <- w - lr scale (g + the penalty's gradient), or w - lr scale g and then the proximal step; the compute weights, too."""
     _penalised_step[(triton.cdiv(weight.numel(), SIZE),)](
         weight,
         compute_weight,

@@ -1,15 +1,19 @@
-"""Moving weights, their shadows and their importances in one pass: over all of them; over the task's connections alone; or, where a
-connection is one weight, while their gradient is taken.
+"""Optimiser steps on weights, with their compute weights and importances, in one kernel. For plain SGD also on the task's connections
+alone, or, where a connection is one weight, together with the gradient.
 
 Weights are shaped (outputs, inputs, block). In memory either the inputs are next to each other, or the weights of a connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from afaf.training.cuda.kernels.language import jit, like, rounding, tl, triton
+from afaf.training.optimisers import SGD, AdamW, Optimiser
 
+PLAIN, ADAMW = SGD(), 3  # rules of `_update`: plain SGD (0), with momentum or decay (1), Nesterov's (2), AdamW
 BLOCK, WEIGHTS = 16, 512  # of a tile of weights: of each connection, and altogether
 LISTED = 16  # connections that one program moves
 OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above and below, images added up at once
@@ -17,8 +21,9 @@ OUTPUTS, INPUTS, IMAGES = 16, 64, 64  # of a tile of a product: neurons above an
 
 @jit
 def _update(  # type: ignore[no-untyped-def]
-    weight_at, compute_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr_at, inputs,
-    to_input, to_weight, to_gradient,
+    weight_at, compute_at, gradient_at, more_at, moving_at, connections_at, history_at, scale_at, lr_at, first_at, second_at,
+    inputs, to_input, to_weight, to_gradient, beta1, beta2, decay, epsilon,
+    RULE: tl.constexpr, MOMENTUM: tl.constexpr,
     block: tl.constexpr, MORE: tl.constexpr, BY_WEIGHT: tl.constexpr, SCALED: tl.constexpr, IMPORTANCE: tl.constexpr,
     BLOCK: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -42,19 +47,39 @@ def _update(  # type: ignore[no-untyped-def]
         gradient *= moving
         if SCALED:
             gradient *= scale
-        weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
+        weight = tl.load(weight_at + at, mask=inside, other=0.0)
+        if RULE == 0:
+            gained = gradient * gradient
+            weight -= lr * gradient
+        elif RULE == 3:
+            mean = tl.load(first_at + at, mask=inside, other=0.0)
+            mean += (1 - beta1) * (gradient - mean)
+            square = beta2 * tl.load(second_at + at, mask=inside, other=0.0) + (1 - beta2) * gradient * gradient
+            tl.store(first_at + at, mean, mask=inside)
+            tl.store(second_at + at, square, mask=inside)
+            change = tl.load(lr_at + 1) * mean / (tl.sqrt(square) / tl.load(lr_at + 2) + epsilon) + lr * decay * weight * moving
+            gained = tl.abs(change * gradient)
+            weight -= change
+        else:
+            direction = gradient + decay * weight * moving
+            if MOMENTUM:
+                momentum = beta1 * tl.load(first_at + at, mask=inside, other=0.0) + direction
+                tl.store(first_at + at, momentum, mask=inside)
+                direction = direction + beta1 * momentum if RULE == 2 else momentum
+            gained = tl.abs(lr * direction * gradient)
+            weight -= lr * direction
         tl.store(weight_at + at, weight, mask=inside)
         tl.store(compute_at + at, weight, mask=inside)
         if IMPORTANCE:
             if BY_WEIGHT:
-                running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
+                running = tl.load(connections_at + at, mask=inside, other=0.0) + (lr * gradient * gradient if RULE == 0 else gained)
                 tl.store(connections_at + at, running, mask=inside)
                 tl.store(history_at + at, tl.load(history_at + at, mask=inside, other=0.0) + running, mask=inside)
             else:
-                total += tl.sum(gradient * gradient, axis=0)
+                total += tl.sum(gained, axis=0)
     if IMPORTANCE and not BY_WEIGHT:
         at = o * inputs + i
-        running = tl.load(connections_at + at, mask=i < inputs, other=0.0) + lr * total
+        running = tl.load(connections_at + at, mask=i < inputs, other=0.0) + (lr * total if RULE == 0 else total)
         tl.store(connections_at + at, running, mask=i < inputs)
         tl.store(history_at + at, tl.load(history_at + at, mask=i < inputs, other=0.0) + running, mask=i < inputs)
 
@@ -108,14 +133,19 @@ def _learn(  # type: ignore[no-untyped-def]
 
 
 def update(
-    weight: Tensor, compute_weight: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, lr: Tensor, scale: Tensor | None,
-    importance: tuple[Tensor, Tensor] | None,
+    weight: Tensor, compute_weight: Tensor, gradient: Tensor, more: Tensor | None, moving: Tensor, coefficients: Tensor,
+    scale: Tensor | None, importance: tuple[Tensor, Tensor] | None, optimiser: Optimiser = PLAIN, buffers: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
-    """w <- w - lr g wherever something moves, in place, the shadow too; and, in one pass, its importance.
+    """A step of the optimiser where `moving` is 1, in place, with the compute weights, the buffers and the importance.
 
     `moving` and the importances are shaped like the weight, or have one number for each connection. `importance` is the running
-    importance of the connections, and the sum of it over the steps.
+    importance of the connections, and the sum of it over the steps. Buffers lie in memory as the weight does.
     """
+    if isinstance(optimiser, AdamW):
+        rule, beta1, beta2, epsilon = ADAMW, optimiser.beta1, optimiser.beta2, optimiser.epsilon
+    else:
+        rule, beta1, beta2, epsilon = 0 if optimiser.plain else 2 if optimiser.nesterov else 1, optimiser.momentum, 0.0, 0.0
+    first, second = [*buffers, weight, weight][:2]
     outputs, inputs, block = weight.shape
     _, to_input, to_weight = weight.stride()
     whole = triton.next_power_of_2(block)
@@ -126,7 +156,8 @@ def update(
         gradient = like(weight, gradient)
     _update[(outputs, triton.cdiv(inputs, tile))](
         weight, compute_weight, gradient, weight if more is None else like(weight, more), moving, connections, history,
-        weight if scale is None else scale, lr, inputs, to_input, to_weight, gradient.stride(0),
+        weight if scale is None else scale, coefficients, first, second, inputs, to_input, to_weight, gradient.stride(0),
+        beta1, beta2, optimiser.weight_decay, epsilon, rule, beta1 > 0,
         block, more is not None, moving.shape[2] == block and block > 1, scale is not None, importance is not None, height, tile,
     )  # fmt: skip
 
