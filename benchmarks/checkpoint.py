@@ -24,7 +24,7 @@ from afaf.runs import runner
 from afaf.runs.checkpoint import Checkpoints
 from afaf.runs.device import device_name, find_device
 from afaf.runs.job import Job
-from afaf.runs.progress import Position, Progress
+from afaf.runs.progress import Position, RunProgress
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Stream
 from afaf.training.learner import Learner
@@ -40,12 +40,12 @@ class Timed(Checkpoints):
     stalled = 0.0
     taken = 0
 
-    def save_within(self, learner: Learner, plan: LearningPlan, position: Position, progress: Progress) -> None:
+    def save_within(self, learner: Learner, plan: LearningPlan, position: Position, progress: RunProgress) -> None:
         started = time.perf_counter()
         super().save_within(learner, plan, position, progress)
         self._count(started)
 
-    def save_whole(self, learner: Learner, position: Position, progress: Progress) -> None:
+    def save_whole(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         started = time.perf_counter()
         super().save_whole(learner, position, progress)
         self._count(started)
@@ -66,7 +66,7 @@ class Nothing(Timed):
     def due(self) -> bool:
         return False
 
-    def save_whole(self, learner: Learner, position: Position, progress: Progress) -> None:
+    def save_whole(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.model_store import from_backup
 from afaf.runs.checkpoint import Restored, changed_settings, load_checkpoint
 from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
-from afaf.runs.progress import Progress
+from afaf.runs.progress import RunProgress
 from afaf.runs.results import Results
 from afaf.storage import container
 from afaf.storage.invariants import broken_promises, changed_since
@@ -62,7 +62,7 @@ class Recorded:
 
     name: str
     learner: Learner
-    progress: Progress | None = None  # of a checkpoint
+    progress: RunProgress | None = None  # of a checkpoint
 
 
 def examine(path: Path) -> Diagnosis:
@@ -189,7 +189,7 @@ def _examine_results(
         diagnosis.add("results.json", ["it counts other weights than the model has"] if other else [], "fits the model")
 
 
-def _not_as_recorded(results: Results, name: str, progress: Progress) -> list[str]:
+def _not_as_recorded(results: Results, name: str, progress: RunProgress) -> list[str]:
     """Fields that are not what a checkpoint holds. One taken before the end did not know all numbers yet."""
     finished = bool(progress.R) and progress.R[-1][-1] is not None
     pairs: dict[str, tuple[Rows, Rows]] = {

@@ -14,7 +14,7 @@ import afaf
 from afaf.errors import ConfigError
 from afaf.runs.events import EpochEnded, Event, JobFinished, JobStarted, raise_failure, to_all
 from afaf.runs.job import Job, settings_tables
-from afaf.runs.progress import Progress, RunState
+from afaf.runs.progress import RunProgress, RunState
 from afaf.runs.runner import Run
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.benchmarks import outline_of
@@ -128,7 +128,7 @@ def test_only_runs_that_are_the_same_before_share() -> None:
 
 def state_of(digits: afaf.Stream) -> RunState:
     run = Run(Job(digits, "afaf", device="cpu"), digits, set_up(digits.outline, "afaf", *settings_tables(None, QUICK)))
-    return RunState.of(2, run.learner, Progress.fresh(5))
+    return RunState.of(2, run.learner, RunProgress.fresh(5))
 
 
 def test_a_state_is_kept_as_long_as_a_run_needs_it(digits: afaf.Stream) -> None:

@@ -26,7 +26,7 @@ class OwnedLayer:
 
 
 @dataclass(frozen=True)
-class NeuronLayer:
+class LayerUse:
     """A hidden layer's neurons: fixed by each task, used but free, unused."""
 
     name: str
@@ -55,7 +55,7 @@ def owned_layers(model: Model) -> list[OwnedLayer]:
     return layers
 
 
-def neuron_layers(model: Model) -> list[NeuronLayer]:
+def neuron_layers(model: Model) -> list[LayerUse]:
     ledger, spec = model.learner.ledger, model.learner.network.spec
     layers = []
     for l in range(2, spec.L):
@@ -63,7 +63,7 @@ def neuron_layers(model: Model) -> list[NeuronLayer]:
         tasks, counts = np.unique(fixed[fixed > 0], return_counts=True)
         used = int(((fixed == 0) & (first_users(ledger, l) < NOBODY)).sum())
         by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True)}
-        layers.append(NeuronLayer(spec.layer(l).name, by_task, used, len(fixed)))
+        layers.append(LayerUse(spec.layer(l).name, by_task, used, len(fixed)))
     return layers
 
 

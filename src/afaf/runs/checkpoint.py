@@ -21,7 +21,7 @@ from afaf.errors import FileError, RunError
 from afaf.files import fill, make_folder, remove_parts, write_whole
 from afaf.files.marks import is_ours
 from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in
-from afaf.runs.progress import Position, Progress
+from afaf.runs.progress import Position, RunProgress
 from afaf.storage import container
 from afaf.storage.change import Marks, apply_change, changed_tensors, check_fits, fresh, weight_sums
 from afaf.storage.container import About, Contents, Entries, readable
@@ -51,7 +51,7 @@ class Restored:
 
     learner: Learner
     position: Position
-    progress: Progress
+    progress: RunProgress
     log_bytes: int
     saved: Saved
     marks: Marks  # how the learner stood before the task
@@ -90,7 +90,7 @@ class Checkpoints:
         self._writer.check()
         return self.every is not None and now - self._last + epoch >= self.every
 
-    def save_within(self, learner: Learner, plan: LearningPlan, position: Position, progress: Progress) -> None:
+    def save_within(self, learner: Learner, plan: LearningPlan, position: Position, progress: RunProgress) -> None:
         """Checkpoint a lesson that is being learned."""
         assert self._marks is not None, "begin comes before save_within"
         self._writer.wait()  # for the whole one it belongs to
@@ -98,12 +98,12 @@ class Checkpoints:
         about = {"task": plan.task, "base": self._base.checksum if self._base else None, "sums": weight_sums(learner)}
         self._save(f"task-{plan.task}-phase-{position.phase}-epoch-{position.epochs}", tensors, about, learner, position, progress)
 
-    def save_whole(self, learner: Learner, position: Position, progress: Progress) -> None:
+    def save_whole(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         """Checkpoint a run between two lessons."""
         self._save(f"task-{learner.tasks_learned}-end", stored_tensors(learner), {}, learner, position, progress)
         self._marks = Marks(learner)
 
-    def _save(self, name: str, tensors: Any, more: About, learner: Learner, position: Position, progress: Progress) -> None:
+    def _save(self, name: str, tensors: Any, more: About, learner: Learner, position: Position, progress: RunProgress) -> None:
         self._writer.wait()
         self._number += 1
         path, complete = self.path / f"{self._number:06d}-{name}.safetensors", "base" not in more
@@ -216,7 +216,7 @@ def load_checkpoint(path: Path, among: list[Path], device: torch.device, n_tasks
     about, name = contents.about, str(path)
     with readable(name):
         description = Description.parse(about["learner"])
-        progress = Progress.from_dict(about["progress"], len(about["progress"]["R"]) if n_tasks is None else n_tasks)
+        progress = RunProgress.from_dict(about["progress"], len(about["progress"]["R"]) if n_tasks is None else n_tasks)
         position, log_bytes = Position.from_dict(about["position"]), whole(about["log_bytes"])
         learner = build(description, contents.tensors, device) if about["whole"] else _base_of(about, path, among, device)
         marks = Marks(learner)

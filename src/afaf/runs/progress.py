@@ -44,7 +44,7 @@ class Position:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """R matrices and the rest that results are made of, filled lesson by lesson."""
 
     R: list[Row]
@@ -59,7 +59,7 @@ class Progress:
     seconds_learning: float = 0.0
 
     @classmethod
-    def fresh(cls, n_tasks: int) -> Progress:
+    def fresh(cls, n_tasks: int) -> RunProgress:
         def triangle() -> list[Row]:
             return [[None] * (j + 1) for j in range(n_tasks)]
 
@@ -69,7 +69,7 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], n_tasks: int) -> Progress:
+    def from_dict(cls, data: Mapping[str, Any], n_tasks: int) -> RunProgress:
         """Raises ValueError, KeyError or TypeError for anything that no run of so many tasks could have found."""
         progress = cls(**{**data, "last_epoch": None if data["last_epoch"] is None else EpochReport(**data["last_epoch"])})
         rows = [*progress.R, *progress.R_task_il, *progress.R_task_il_unmasked, progress.task_id, progress.before]
@@ -92,10 +92,10 @@ class RunState:
     progress: dict[str, Any]
 
     @classmethod
-    def of(cls, tasks: int, learner: Learner, progress: Progress) -> RunState:
+    def of(cls, tasks: int, learner: Learner, progress: RunProgress) -> RunState:
         return cls(tasks, describe(learner), stored_tensors(learner), progress.to_dict())
 
-    def restore(self, n_tasks: int, device: torch.device) -> tuple[Learner, Progress]:
+    def restore(self, n_tasks: int, device: torch.device) -> tuple[Learner, RunProgress]:
         """Return independent copies."""
         tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
-        return build(Description.parse(self.learner), tensors, device), Progress.from_dict(copy.deepcopy(self.progress), n_tasks)
+        return build(Description.parse(self.learner), tensors, device), RunProgress.from_dict(copy.deepcopy(self.progress), n_tasks)

@@ -24,7 +24,7 @@ from afaf.runs.events import EpochEnded, OnEvent, RunResumed, RunStarted, StateR
 from afaf.runs.failure import explain_errors
 from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.job import Job
-from afaf.runs.progress import Position, Progress, RunState
+from afaf.runs.progress import Position, RunProgress, RunState
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
@@ -122,7 +122,7 @@ class Run:
         self.engine = find_engine(self.config.run.engine, self.device, self.config.run.precision)
         if self.config.run.chunk is not None and hasattr(self.engine, "chunk_bytes"):
             self.engine.chunk_bytes = self.config.run.chunk << 20
-        self.progress, self.position = Progress.fresh(len(stream)), Position()
+        self.progress, self.position = RunProgress.fresh(len(stream)), Position()
         if job.start is not None:
             self.learner, self.progress = job.start.restore(len(stream), self.device)
             self.position = Position(job.start.tasks)
