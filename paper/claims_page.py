@@ -20,8 +20,8 @@ HOW_TO_READ = """## How to read it
   contradicted also when it is taken as one of so many (Bonferroni; more than half, where the text says "most"). It is *not to the size
   printed* if a comparison is smaller than printed in the same sense. Else it is *not settled*, or *incomplete* where something was not
   measured.
-- Two of these rules, Welch's t and *smaller than printed*, were added when the runs of twenty seeds were in. The intervals below let a reader
-  judge without them.
+- Two of these rules, Welch's t and *smaller than printed*, were added when the runs of twenty seeds were in. The intervals below let
+  a reader judge without them.
 - *In the paper's tables*: in how many of the comparisons the paper's own means are on the claim's side.
 """
 
