@@ -1,4 +1,4 @@
-"""Choosing how strongly to hold on to the past, shown trial by trial."""
+"""`afaf tune`: the trials and the chosen value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afaf.sweeps.tune import Tuned
 
 
 def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -> None:
-    """Print what was tried, what was found, and the command that uses it."""
+    """Print the trials, the chosen value and the command that uses it."""
     table = Table("task", "learn.lr", tuned.option, "task-IL on validation", title=f"{tuned.stream}: {tuned.method}")
     for trial in tuned.trials:
         accuracy = "diverged" if trial.accuracy is None else f"{trial.accuracy:.2f}"
@@ -30,7 +30,7 @@ def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -
 
 
 def run_command(stream: str, tuned: Tuned, settings: Sequence[str], config: Path | None, data: Path | None) -> str:
-    """The run that a value was tuned for: with all that was set while it was tuned, and all that was found."""
+    """The command of the tuned run: the settings given to `afaf tune` and those that it chose."""
     words = ["afaf", "run", stream, tuned.method]
     for option, given in (("--config", config), ("--data", data)):
         words += [] if given is None else [option, str(given)]

@@ -11,24 +11,24 @@ from afaf.errors import DeviceError
 from afaf.network.spec import NetworkSpec
 from afaf.training.precision import configure_cuda
 
-WORTH_SHARING = 1e8  # multiplications of a step from which several threads are faster than one
+WORTH_SHARING = 1e8  # multiplications in a step above which several threads are faster than one
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is a CUDA GPU if there is one, else the CPU; any other name must be a device that is there."""
+    """`auto` is a CUDA GPU if there is one, else the CPU; any other name must be an available device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise DeviceError(f"'{name}' is not a device: use auto, cpu, cuda, cuda:1 or mps") from None
-    there = {
+    available = {
         "cpu": device.index in (None, 0),
         "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not there.get(device.type, False):
-        raise DeviceError(f"device '{name}' is not there: use --device auto or cpu")
+    if not available.get(device.type, False):
+        raise DeviceError(f"device '{name}' is not available: use --device auto or cpu")
     if device.type == "cuda":
         configure_cuda()  # before anything is put there
     return device

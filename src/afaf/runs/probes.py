@@ -1,4 +1,4 @@
-"""What a study keeps of a run besides its accuracies: measured from the learned model, and small."""
+"""Measurements of a learned model that a study stores beside the accuracies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from afaf.training.task_data import TaskData
 
 
 def ledger(model: Model, stream: Stream) -> dict[str, Any]:
-    """Who owns each connection and who fixed each neuron, of a network small enough to draw."""
+    """The owner of each connection and the task that fixed each neuron, for a network small enough to draw."""
     learner = model.learner
     spec = learner.network.spec
     return {
@@ -32,9 +32,9 @@ def ledger(model: Model, stream: Stream) -> dict[str, Any]:
 
 
 def class_means(model: Model, stream: Stream) -> dict[str, Any]:
-    """Mean activation, in the last hidden layer of the network as it stood after task 1, of every class's training images.
+    """Mean activation of every class's training images in the last hidden layer of the network after task 1.
 
-    Of the neurons that task 1 selected: no others are active then.
+    Only the neurons that task 1 selected: no others are active then.
     """
     learner = model.learner
     then, last_hidden = learner.network.as_of(1, learner.ledger), learner.network.spec.L - 1

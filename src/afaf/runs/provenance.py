@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit that computed it, and with which versions."""
+"""The commit and the versions that computed a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = ("src", ":(glob)**/experiments/*.toml", "benchmarks/*.py")  # results 
 
 
 def commit() -> str:
-    """The commit this package runs from, marked when its sources had changes; AFAF_COMMIT overrides it, for copies of a tree."""
+    """The commit of this checkout, marked if its sources have changes; AFAF_COMMIT overrides it, for copies of a tree."""
     if "AFAF_COMMIT" in os.environ:
         return os.environ["AFAF_COMMIT"]
     here = Path(__file__).resolve().parent

@@ -65,7 +65,7 @@ class Planned:
         return key_of(self.stream, self.method, self.settings, self.seed)
 
     def done(self, lines: Mapping[Key, Line]) -> bool:
-        """Whether the results hold this run, with all that the experiment keeps of it."""
+        """Whether the results hold this run and everything that the experiment keeps of it."""
         line = lines.get(self.key)
         return line is not None and ("failed" in line or all(name in line.get("kept", {}) for name in self.keep))
 
@@ -85,7 +85,7 @@ class Experiment:
         return [run for run in self.runs if not run.done(lines)]
 
     def with_settings(self, more: Mapping[str, Any]) -> Experiment:
-        """The same with further settings in every run: for trying things out."""
+        """The same experiment with further settings in every run."""
         runs = (replace(run, settings=differing(run.stream, run.method, {**run.settings, **more})) for run in self.runs)
         return replace(self, runs=tuple(runs))
 
@@ -106,7 +106,7 @@ def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int |
 
 
 def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
-    """An experiment from its file, with everything in it checked but the data."""
+    """Read and check an experiment's file; the data is not checked."""
     table = read_toml(path)
     with _wrong_in(str(path)):
         file: ExperimentFile = build(ExperimentFile, table)
@@ -130,9 +130,9 @@ def _runs_of(name: str, grid: Grid, keep: tuple[str, ...], seeds: int | None) ->
 
 
 def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of these settings those that differ from the preset, in the one way they are kept; settings that no run could have are refused.
+    """The settings that differ from the preset, in their stored form; raises ConfigError for settings that no run could have.
 
-    A sub-network that does not fit is not refused: that is an outcome.
+    A sub-network that does not fit is no error: that is an outcome of the run.
     """
     job = Job(stream, method, settings=settings)
     outline = job.outline()
@@ -152,7 +152,7 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
 
 
 def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
-    """The value that the configuration has for a setting; a table, or what stands for one, as it is, since it is merged with the preset."""
+    """The value of a setting in the configuration; a table is returned as given, since it is merged with the preset."""
     found: Any = resolved
     for part in name.split("."):
         found = found[part]

@@ -1,4 +1,4 @@
-"""results/: what every run found, a line of JSON each, small enough for git. Tables and figures are made from it alone."""
+"""The results folder: one line of JSON a run. Tables and figures are made from it alone."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def what_is_wrong(line: Any) -> str:
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
-    """What tells one run from another: stream, method, the settings that differ from the preset, seed."""
+    """The key of a run: stream, method, the settings that differ from the preset, seed."""
     return stream, method, json.dumps(settings, sort_keys=True), seed
 
 
 def canonical(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in the one way they are kept, sorted: tables as `section.key` or `section.key.entry`, and 1.0 as 1."""
+    """Settings in their stored form, sorted: tables as `section.key` or `section.key.entry`, and 1.0 as 1."""
     kept: dict[str, Any] = {}
     for name, value in settings.items():
         for key, one in _spread(name.split("."), value):
@@ -90,7 +90,7 @@ def canonical(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spread(parts: list[str], value: Any) -> Iterator[tuple[str, Any]]:
-    """The settings that a table stands for, by names of at most three parts; what lies deeper stays a table."""
+    """A table as settings with names of at most three parts; deeper tables stay tables."""
     if isinstance(value, Mapping) and value and len(parts) < DEPTH and not any("." in name for name in value):
         for name, one in value.items():
             yield from _spread([*parts, name], one)
@@ -101,7 +101,7 @@ def _spread(parts: list[str], value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, with whole numbers written alike."""
+    """A value as JSON stores it, with whole numbers as ints."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -110,19 +110,19 @@ def _plain(value: Any) -> Any:
 
 
 class Store:
-    """A folder of JSON lines. A later line of the same run takes the place of an earlier one."""
+    """A folder of JSON lines. A later line of the same run replaces an earlier one."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def read(self) -> dict[Key, Line]:
-        """Every run's line, from all files."""
-        found = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
-        found.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file keep their order where no time is told
-        return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in found}
+        """The newest line of every run, from all files."""
+        lines = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
+        lines.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file without a time keep their order
+        return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in lines}
 
     def prepare(self, names: Iterable[str] | None = None) -> None:
-        """Make the folder and see that it, and the files of these names (else all), can be written: before anything is computed."""
+        """Make the folder and raise WriteError unless it and the files of these names (default: all) can be written."""
         advice = "choose another folder with --results"
         make_folders(self.folder, advice)
         files = self.folder.glob("*.jsonl") if names is None else (self.folder / f"{name}.jsonl" for name in names)
