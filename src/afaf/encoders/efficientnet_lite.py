@@ -61,8 +61,8 @@ class Block(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
-        y = self.project(F.relu6(self.depthwise(y), inplace=True))
+        inner = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        y: Tensor = self.project(F.relu6(self.depthwise(inner), inplace=True))
         return y + x if self.residual else y
 
 
