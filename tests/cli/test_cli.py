@@ -101,7 +101,7 @@ def test_the_same_command_again_says_what_is_there_and_what_to_type(tmp_path: Pa
         (["split-digits", "finetune", "--set", "learn.epochs=two"], "learn.epochs must be a whole number"),
         (["split-digits", "finetun"], "did you mean 'finetune'"),
         (["split-digit", "finetune"], "did you mean 'split-digits'"),
-        (["split-digits", "finetune", "--device", "cuda:77"], "not there"),
+        (["split-digits", "finetune", "--device", "cuda:77"], "'cuda:77'"),
         (["split-digits", "finetune", "--config", "nothing.toml"], "cannot read nothing.toml"),
     ],
 )
@@ -236,7 +236,7 @@ def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) 
         (["run", "--resume", "nothing"], "holds no run"),
         (["run", "split-digits", "afaf", "--resume", "nothing"], "--resume needs no more than the run folder"),
         (["doctor", "nothing"], "does not exist"),
-        (["run", "split-digits", "afaf", "--device", "cuda:77"], "not there"),
+        (["run", "split-digits", "afaf", "--device", "cuda:77"], "'cuda:77'"),
         (["costs", "split-cifar10", "nothing"], "unknown method"),
         (["run", "split-digits", "afaf", "--seed", "-1"], "Invalid value for '--seed'"),
         (["tune", "split-digits", "lwf", "--seed", "-1"], "Invalid value for '--seed'"),

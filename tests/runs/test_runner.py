@@ -238,7 +238,7 @@ def test_fewer_free_neurons_than_asked_is_a_warning() -> None:
     [
         ({"method": "afav"}, ConfigError, "did you mean 'afaf'"),
         ({"stream": "split-digit"}, ConfigError, "did you mean 'split-digits'"),
-        ({"device": "cuda:99"}, DeviceError, "not there"),
+        ({"device": "cuda:99"}, DeviceError, "'cuda:99'"),
         ({"device": "nonsense"}, DeviceError, "is not a device"),
         ({"settings": {"learn.epoch": 1}}, ConfigError, "did you mean"),
         ({"settings": {"sparse.alloc.output": 60}}, CapacityError, "does not fit"),
