@@ -15,7 +15,8 @@ from afaf.errors import AfafError, FileError, RunError
 from afaf.files import is_part, read_bytes
 from afaf.files.lock import holder_of, is_locked
 from afaf.files.read import RECORD_LIMIT
-from afaf.lifelong.model_store import from_backup
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.model_store import from_backup, has_encoder
 from afaf.runs.checkpoint import Restored, changed_settings, load_checkpoint
 from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
 from afaf.runs.progress import RunProgress
@@ -79,6 +80,10 @@ def examine(path: Path) -> Diagnosis:
 
 def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
     try:
+        if has_encoder(path):
+            model = EncodedModel.load(path)
+            diagnosis.add(path.name, [], f"whole, {len(model.life.known)} classes of {model.taught.images + model.held.images} images")
+            return
         if container.description(path)[0].get("kind") == "checkpoint":
             learner = load_checkpoint(path, sorted(path.parent.glob("*.safetensors")), CPU).learner
         else:

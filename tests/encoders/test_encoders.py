@@ -83,11 +83,6 @@ def test_files_and_arrays_give_the_same_features(tmp_path: Path) -> None:
     assert torch.allclose(torch.cat([features for _, _, features in parts]), torch.cat(expected), atol=1e-5)
 
 
-@pytest.mark.parametrize(("height", "width", "side"), [(500, 300, 224), (224, 224, 224), (160, 213, 160), (112, 112, 112), (32, 32, 224)])
-def test_images_are_not_enlarged_unless_they_are_tiny(height: int, width: int, side: int) -> None:
-    assert efficientnet_lite.PREPROCESSING.side(height, width) == side
-
-
 def test_identity_is_data_and_follows_the_weights() -> None:
     identity = find_encoder(Tiny(), preprocessing=SMALL).identity
     assert Identity.parse(json.loads(json.dumps(identity.to_dict()))) == identity
@@ -163,7 +158,7 @@ def test_models_of_libraries_bring_their_own_preprocessing(monkeypatch: pytest.M
     images = np.random.default_rng(4).integers(0, 256, (2, 25, 25, 3), dtype=np.uint8)
     found = [find_encoder(name) for name in ("timm:classifier", "torchvision:classifier")]
     for encoder in found:
-        assert encoder.identity.preprocessing == Preprocessing(20, (127.5,) * 3, (127.5,) * 3, 0.8, own_size=False)
+        assert encoder.identity.preprocessing == Preprocessing(20, (127.5,) * 3, (127.5,) * 3, 0.8)
         assert encoder.identity.features == 6
     assert torch.allclose(found[0].features(images), found[1].features(images))
 

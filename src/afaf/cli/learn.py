@@ -19,7 +19,7 @@ from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
-from afaf.lifelong.model_store import check_place, make_place, open_model, replace_model, told_if_interrupted
+from afaf.lifelong.model_store import AnyModel, check_place, make_place, open_model, replace_model, told_if_interrupted
 from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.runs.device import find_device
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
@@ -153,7 +153,7 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
             say(out, words)
 
 
-def renamed(model: Lifelong, change: str) -> str:
+def renamed(model: AnyModel, change: str) -> str:
     splits = [(change[:k], "=", change[k + 1 :]) for k, letter in enumerate(change) if letter == "="]  # names may hold one too
     known = [split for split in splits if label_of(model, split[0]) in model.life.known]
     if len(known) > 1:
@@ -172,7 +172,7 @@ def removed(model: Lifelong, name: str) -> str:
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 
 
-def label_of(model: Lifelong, text: str) -> Label:
+def label_of(model: AnyModel, text: str) -> Label:
     """A label as the model has it, which may be a number that a command line can only spell."""
     return next((label for label in model.life.known if str(label) == text), text)
 

@@ -1,4 +1,4 @@
-"""The commands for a model of one's own images: `afaf learn | predict | inspect | classes | export`.
+"""The commands for a model of one's own images: `afaf learn | predict | evaluate | inspect | classes | forget | merge | export`.
 
 What they do is in the files of their names, imported when they are called: `afaf --help` need not wait for PyTorch.
 """
@@ -38,23 +38,55 @@ def learn(
     augment: Annotated[bool, typer.Option("--augment", help="New model: crop and flip images at random; for photographs.")] = False,
     validation: Annotated[float | None, typer.Option(help="New model: share of each class held out to judge it by (default 0.1).")] = None,
     seed: Annotated[int | None, typer.Option(help="New model: its seed (default 0).", min=0)] = None,
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="New model: a frozen encoder below a closed-form head: efficientnet-lite0, timm:NAME, torchvision:NAME, "
+            "transformers:NAME, FILE.pt2 or FILE.onnx; none trains a network; auto takes the one of afaf\\[photos] if it is installed "
+            "and no option for a network is given."
+        ),
+    ] = "auto",
+    method: Annotated[
+        str | None, typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder, afaf without.")
+    ] = None,
+    evaluate: Annotated[Path | None, typer.Option(help="Test images: tell how many are right before and after (with an encoder).")] = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
     set_: SetOption = [],
     json_: JsonOption = False,
 ) -> None:
-    """Teach a model new classes from a folder of class folders: the first call makes the model, each further one adds a task to it.
+    """Teach a model classes from a folder of class folders: the first call makes the model, each further one adds to it.
+
+    With an encoder, further images of a class that the model knows are welcome; without, a call brings new classes.
 
     The images are not needed afterwards. Options marked "New model" are for the first call only.
 
     The model file is written whole or not at all: Ctrl-C leaves it as it was.
     """
     from afaf.cli.learn import learn_folder
+    from afaf.cli.photos import chosen_encoder, learn_photos
 
     given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
     given["epochs"] = epochs
     given |= {"augment": "crop-flip" if augment else None, "validation": validation, "seed": seed, "settings": set_ or None}
     unreadable: Any = "skip" if skip_unreadable else "error"
+    name = chosen_encoder(model, encoder, method, given, stderr)
+    if name is not None:
+        learn_photos(
+            folder,
+            model,
+            encoder=name,
+            method=method,
+            evaluate_on=evaluate,
+            device=device,
+            unreadable=unreadable,
+            out=console,
+            stderr=stderr,
+            as_json=json_,
+        )
+        return
+    if evaluate is not None:
+        raise ConfigError("--evaluate is for models with an encoder; use afaf evaluate MODEL FOLDER before and after")
     learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
 
 
@@ -75,7 +107,9 @@ def predict(
         raise ConfigError("--json and --csv exclude each other")
     unreadable: Any = "skip" if skip_unreadable else "error"
     form = "json" if json_ else "csv" if csv else "lines"
-    predict_images(model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console)
+    predict_images(
+        model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console, stderr=stderr
+    )
 
 
 def inspect(
@@ -87,7 +121,14 @@ def inspect(
 ) -> None:
     """Show what a model holds: classes by task and date, capacity of each layer, sizes, and who owns what."""
     from afaf.cli.inspect import inspect_model
+    from afaf.cli.photos import inspect_photos
+    from afaf.lifelong.model_store import has_encoder
 
+    if has_encoder(file):
+        if html or picture is not None:
+            raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --html and --picture")
+        inspect_photos(file, json_, console)
+        return
     inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, force=force, out=console)
 
 
@@ -98,8 +139,10 @@ def classes(
 ) -> None:
     """List, rename or remove the classes of a model. Removing all classes of a task makes room for another."""
     from afaf.cli.learn import change_classes
+    from afaf.cli.photos import change_photo_classes
+    from afaf.lifelong.model_store import has_encoder
 
-    change_classes(file, rename, remove, console)
+    (change_photo_classes if has_encoder(file) else change_classes)(file, rename, remove, console)
 
 
 def export(
@@ -117,11 +160,55 @@ def export(
     It answers with logits and probabilities; the labels are in the file's metadata.
     """
     from afaf.cli.export import export_model
+    from afaf.lifelong.model_store import has_encoder
 
+    if has_encoder(file):
+        raise ConfigError(f"{file} has an encoder that is no part of it: export is for networks that afaf has trained")
     export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, force=force, out=console)
+
+
+def evaluate(
+    file: ModelFile,
+    folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each class; test in it is not looked for.")],
+    html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.evaluation.html.")] = False,
+    device: DeviceOption = "auto",
+    skip_unreadable: SkipOption = False,
+    force: ForceOption = False,
+    json_: JsonOption = False,
+) -> None:
+    """Say how many images of a folder a model gets right: overall, by class and by call, with its surest mistakes and its calibration."""
+    from afaf.cli.evaluate import evaluate_model
+
+    unreadable: Any = "skip" if skip_unreadable else "error"
+    page = file.with_suffix(".evaluation.html") if html else None
+    shown: Any = {"as_json": json_, "force": force, "out": console, "stderr": stderr}
+    evaluate_model(file, folder, html=page, device=device, unreadable=unreadable, **shown)
+
+
+def forget(
+    folder: Annotated[Path, typer.Argument(help="A folder of class folders, with the images that the model is to forget.")],
+    model: ModelOption,
+    device: DeviceOption = "auto",
+    skip_unreadable: SkipOption = False,
+) -> None:
+    """Take images out of a model with an encoder: it is then the same as one that has never learned them."""
+    from afaf.cli.photos import forget_photos
+
+    unreadable: Any = "skip" if skip_unreadable else "error"
+    forget_photos(folder, model, device=device, unreadable=unreadable, out=console, stderr=stderr)
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Model files with the same encoder and head.")],
+    out: Annotated[Path, typer.Option("--model", help="The merged model: a new file.")],
+) -> None:
+    """Merge models with an encoder that were taught apart: the result equals one model taught all their images."""
+    from afaf.cli.photos import merge_models
+
+    merge_models(models, out, console)
 
 
 def add_lifelong(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (learn, predict, inspect, classes, export):
+    for command in (learn, predict, evaluate, inspect, classes, forget, merge, export):
         app.command(rich_help_panel=PANEL)(command)

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from afaf.cli.learn import SKIP, image_size, say
-from afaf.lifelong.model_store import open_model
+from afaf.cli.photos import predict_photos
+from afaf.lifelong.model_store import has_encoder, open_model
 from afaf.runs.device import find_device
 from afaf.streams.own import Unreadable, read_images
 from afaf.streams.sources.class_folders import image_files
@@ -31,19 +32,24 @@ def predict_images(
     device: str,
     unreadable: Unreadable,
     out: Console,
+    stderr: Console,
 ) -> None:
     """Print, for each image, the likeliest classes with their probabilities."""
     files = list(dict.fromkeys(file for source in sources for file in image_files(source)))
-    model = open_model(path, find_device(device))
-    images, read = read_images(files, *image_size(path, model), unreadable, SKIP)
-    probabilities = model.probabilities(images)
-    labels = [str(label) for label in model.life.known]
+    if has_encoder(path):
+        read, probabilities, none_of_these, labels = predict_photos(path, files, device, unreadable, stderr)
+    else:
+        model, none_of_these = open_model(path, find_device(device)), None
+        images, read = read_images(files, *image_size(path, model), unreadable, SKIP)
+        probabilities, labels = model.probabilities(images), [str(label) for label in model.life.known]
     rows: list[dict[str, Any]] = []
-    for file, row in zip(read, probabilities, strict=True):
+    for i, (file, row) in enumerate(zip(read, probabilities, strict=True)):
         order = sorted(range(len(row)), key=lambda k: -row[k])[:top]
         answers = [{"label": labels[k], "probability": round(float(row[k]), 6)} for k in order]
         sure = row[order[0]] >= unknown_below
         rows.append({"file": str(file), "label": labels[order[0]] if sure else UNKNOWN, "top": answers})
+        if none_of_these is not None:
+            rows[-1]["none_of_these"] = bool(none_of_these[i])
     if form == "json":
         print(json.dumps(rows))
     elif form == "csv":

@@ -46,7 +46,8 @@ class SameConv(nn.Conv2d):
                 max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(x.shape[2:], self.stride, self.kernel_size, strict=True)
             )
             x = F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
-        return super().forward(x)
+        out: Tensor = super().forward(x)
+        return out
 
 
 class Block(nn.Module):

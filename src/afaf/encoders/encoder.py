@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -36,13 +35,18 @@ class Encoder:
         parts = [self._encode(self.prepare(part)) for part in np.split(images, range(self.batch, len(images), self.batch))]
         return torch.cat(parts)
 
+    def part(self, images: Pixels) -> tuple[Pixels, Tensor]:
+        """A batch of images, prepared, and their features."""
+        prepared = self.prepare(images)
+        return prepared, self._encode(prepared)
+
     def prepare(self, images: Pixels) -> Pixels:
         """The middle squares, in colour, at the size that the encoder takes."""
-        prepared, (height, width) = self.identity.preprocessing, images.shape[1:3]
+        prepared = self.identity.preprocessing
         if prepared.crop < 1:
-            rows, columns = (slice(round(n * (1 - prepared.crop) / 2), n - round(n * (1 - prepared.crop) / 2)) for n in (height, width))
+            rows, columns = (slice(round(n * (1 - prepared.crop) / 2), n - round(n * (1 - prepared.crop) / 2)) for n in images.shape[1:3])
             images = images[:, rows, columns]
-        fitted = fit(images, prepared.side(height, width), "the images")
+        fitted = fit(images, prepared.size, "the images")
         return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
 
     def read(self, path: Path) -> Pixels:
@@ -50,7 +54,7 @@ class Encoder:
         return self.prepare(read_image(path, None)[None])
 
     def stream(self, paths: list[Path], workers: int = 2) -> Iterator[tuple[list[Path], Pixels, Tensor]]:
-        """Paths, pixels and features, batch by batch in the order of the paths, each batch of one size.
+        """Paths, pixels and features, batch by batch in the order of the paths.
 
         Images are decoded by threads (Pillow releases the interpreter's lock meanwhile), a few batches ahead of the encoder.
         """
@@ -71,14 +75,11 @@ class Encoder:
 
 
 def read_ahead(paths: list[Path], read: Callable[[Path], Pixels], batch: int, workers: int) -> Iterator[tuple[list[Path], Pixels]]:
-    """Images (1, h, w, c) read by threads and joined, neighbours of one shape, into batches."""
+    """Images (1, h, w, c) of one shape, read by threads and joined into batches."""
     with ThreadPoolExecutor(workers) as pool:
         ahead = 4 * batch
         waiting = {path: pool.submit(read, path) for path in paths[:ahead]}
         for start in range(0, len(paths), batch):
             some = paths[start : start + batch]
             waiting |= {path: pool.submit(read, path) for path in paths[start + ahead : start + ahead + batch]}
-            images = [(path, waiting.pop(path).result()) for path in some]
-            for _, group in groupby(images, key=lambda item: item[1].shape):
-                alike = list(group)
-                yield [path for path, _ in alike], np.concatenate([pixels for _, pixels in alike])
+            yield some, np.concatenate([waiting.pop(path).result() for path in some])

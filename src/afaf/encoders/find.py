@@ -24,7 +24,7 @@ from afaf.encoders.encoder import Encoder, Run
 from afaf.encoders.identity import Identity, Preprocessing, weights_digest
 from afaf.errors import ConfigError, DataError, unknown
 
-IMAGENET = Preprocessing(224, (123.675, 116.28, 103.53), (58.395, 57.12, 57.375), own_size=False)
+IMAGENET = Preprocessing(224, (123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 LIBRARIES = ("timm", "torchvision", "transformers")
 NAMES = (efficientnet_lite.NAME, *(f"{library}:NAME" for library in LIBRARIES), "FILE.pt2", "FILE.onnx")
 
@@ -35,9 +35,10 @@ def automatic() -> str | None:
 
 
 def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "cpu", preprocessing: Preprocessing | None = None) -> Encoder:
-    """The encoder that a name, a file or a module stands for. `preprocessing` overrides what comes with it."""
+    """The encoder that a name, a file or a module stands for. `preprocessing` overrides its own, which a module may have as attribute."""
     if isinstance(source, nn.Module):
-        return of_module(source, getattr(source, "afaf_name", type(source).__name__), preprocessing or IMAGENET, device)
+        own = getattr(source, "preprocessing", IMAGENET)
+        return of_module(source, type(source).__name__, preprocessing or own, device)
     name = str(source)
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
@@ -147,7 +148,7 @@ def without_classifier(network: nn.Module) -> nn.Module:
 
 def _scaled(size: int, mean: Any, std: Any, crop: float = 1.0) -> Preprocessing:
     """Means and spreads of pixels in 0..1, as these libraries have them."""
-    return Preprocessing(size, tuple(255 * float(m) for m in mean), tuple(255 * float(s) for s in std), crop, own_size=False)
+    return Preprocessing(size, tuple(255 * float(m) for m in mean), tuple(255 * float(s) for s in std), crop)
 
 
 def _of_file(path: Path, preprocessing: Preprocessing | None, device: torch.device | str) -> Encoder:
@@ -165,7 +166,7 @@ def _of_file(path: Path, preprocessing: Preprocessing | None, device: torch.devi
     except Exception as error:
         raise DataError(f"{path}: not an encoder that can be used: {str(error)[:200]}") from None
     own = preprocessing or own
-    return Encoder(Identity(path.name, digest, _width(run, own.size, device, str(path)), own), run, device)
+    return Encoder(Identity(str(path), digest, _width(run, own.size, device, str(path)), own), run, device)
 
 
 def _open_export(path: Path, device: torch.device | str) -> tuple[Run, str]:

@@ -14,16 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The middle square of an image is scaled to `size` (bicubic) and normalised as (pixel - mean) / std, with pixels in 0..255.
-
-    An image of at least half that size is not enlarged: the encoder sees it at its own size, if `own_size` allows it.
-    """
+    """The middle square of an image is scaled to `size` (bicubic) and normalised as (pixel - mean) / std, with pixels in 0..255."""
 
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop: float = 1.0  # share of the middle square's side that is kept
-    own_size: bool = True
 
     def __post_init__(self) -> None:
         numbers = (*self.mean, *self.std, self.crop)
@@ -31,11 +27,6 @@ class Preprocessing:
             raise ValueError("its preprocessing makes no sense")
         if not all(type(n) in (int, float) and isfinite(n) for n in numbers) or min(self.std) <= 0 or not 0 < self.crop <= 1:
             raise ValueError("its preprocessing makes no sense")
-
-    def side(self, height: int, width: int) -> int:
-        """The side to which an image of this size is scaled."""
-        own = int(min(height, width) * self.crop)
-        return own if self.own_size and self.size <= 2 * own < 2 * self.size else self.size
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from afaf.errors import ConfigError, unknown
-from afaf.heads import lda, nearest_mean, ridge
+from afaf.heads import lda, nearest_mean, projection, ridge
 from afaf.heads.sums import Linear, Sums
 
 
@@ -26,7 +26,7 @@ HEADS = {
         Head("nearest-mean", "the class whose mean is nearest", nearest_mean.solve),
         Head("lda", "linear discriminant analysis with shrinkage", lda.solve, options=("shrinkage",)),
         Head("ridge", "ridge regression, its strength by generalised cross-validation", ridge.solve, options=("strength",)),
-        Head("projection", "ridge regression on a random projection of the features", ridge.solve, projects=True, options=("strength",)),
+        Head("projection", "ridge regression on randomly projected features", projection.solve, projects=True, options=("strength",)),
     )
 }
 DEFAULT = "lda"

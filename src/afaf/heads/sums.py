@@ -73,8 +73,11 @@ class Sums:
         rows = list(classes)
         return replace(self, counts=self.counts[rows], totals=self.totals[rows])
 
-    def to(self, device: torch.device | str) -> Sums:
-        return Sums(self.counts.to(device), self.totals.to(device), self.gram.to(device))
+    def placed(self, rows: Sequence[int], classes: int) -> Sums:
+        """Class i becomes class rows[i] of so many."""
+        counts, totals = self.counts.new_zeros(classes), self.totals.new_zeros(classes, self.features)
+        counts[list(rows)], totals[list(rows)] = self.counts, self.totals
+        return Sums(counts, totals, self.gram)
 
     # Statistics that the heads share.
 

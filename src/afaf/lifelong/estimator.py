@@ -9,15 +9,12 @@ model.predict(images)                           # among all classes, with no hin
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,16 +22,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from torch import nn
 
-from afaf.errors import AfafError, DataError
-from afaf.explain import explained, is_out_of_memory
-from afaf.lifelong.life import Label, Negatives, sorted_labels
+from afaf.encoders.find import find_encoder
+from afaf.errors import AfafError, ConfigError, DataError
+from afaf.heads import DEFAULT
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.estimator_support import AUTO, Told, as_array, as_value_errors, chosen, lock_of, plain_label, with_channels
+from afaf.lifelong.head_state import HeadSettings
+from afaf.lifelong.life import Negatives
 from afaf.lifelong.model import Lifelong
+from afaf.lifelong.model_store import AnyModel, has_encoder
 from afaf.lifelong.settings import LifelongSettings
-from afaf.lifelong.training import Progress
 from afaf.runs.device import find_device
 from afaf.streams.tasks import Augment
-from afaf.training.report import EpochReport
 
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
 DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters that begin a model, and their settings
@@ -57,7 +58,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         augment: "crop-flip" trains on randomly cropped and flipped images: right for photographs, wrong for letters.
         negatives: "auto", "always" or "never": also train on images of no class, made from the task's own images (see docs/when.md).
         balance: Give images of rare classes more weight.
-        learned_classes: For samples of classes learned before: "refuse" raises a ValueError, "skip" leaves them out with a warning.
+        encoder: A frozen encoder below a closed-form head, instead of a network that is trained: "efficientnet-lite0", "timm:NAME",
+            "torchvision:NAME", "transformers:NAME", a .pt2 or .onnx file, or a module; "auto" takes the one of `afaf[photos]`, if it is
+            installed. None or "none" trains a network. With an encoder, more samples of known classes are learned like any others.
+        method: The head on the encoder: "lda", "ridge", "projection" or "nearest-mean"; None: "lda".
+        learned_classes: For samples of classes learned before, without an encoder: "refuse" raises a ValueError, "skip" leaves them
+            out with a warning.
         validation_fraction: Share of each class held out to score the task (`task_scores_`) and to calibrate probabilities.
         image_shape: (h, w) or (h, w, c), to treat vectors as images, for example after a scaler.
         settings: Any other setting of `afaf run`, such as {"sparse.drop": 10}.
@@ -77,6 +83,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         max_tasks: int | None = None,
         max_classes: int | None = None,
+        encoder: str | Path | nn.Module | None = None,
+        method: str | None = None,
         network: str | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -94,6 +102,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ):
         self.max_tasks = max_tasks
         self.max_classes = max_classes
+        self.encoder = encoder
+        self.method = method
         self.network = network
         self.epochs = epochs
         self.batch_size = batch_size
@@ -121,7 +131,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._one_change():
             return self._partial_fit(getattr(self, "_lifelong", None), X, y, classes)
 
-    def _partial_fit(self, before: Lifelong | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
+    def _partial_fit(self, before: AnyModel | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
         images, labels = self._checked(X, y, reset=before is None)
         if before is not None:
             self._refuse_late(before)
@@ -165,10 +175,10 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of those given here, learned_classes, device and verbose may be new; another value of what was decided when it was begun is refused.
         """
         model = cls(**parameters)
-        lifelong = Lifelong.load(path, find_device(model.device))
+        lifelong: AnyModel = EncodedModel.load(path) if has_encoder(Path(path)) else Lifelong.load(path, find_device(model.device))
         model._take(lifelong)
         model.n_features_in_ = prod(model._image_shape)
-        if lifelong.learns:  # a run's model was not made with parameters of this class
+        if isinstance(lifelong, Lifelong) and lifelong.learns:  # a run's model was not made with parameters of this class
             model.set_params(**{**model._parameters(lifelong.made_with), **parameters})
             model._refuse_late(lifelong)
         return model
@@ -178,7 +188,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
-            changed.rename(_plain(old), _plain(new))
+            changed.rename(plain_label(old), plain_label(new))
             return self._take(changed)
 
     def remove_class(self, label: Any) -> Self:
@@ -186,7 +196,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
-            changed.remove(_plain(label))
+            changed.remove(plain_label(label))
             return self._take(changed)
 
     # What scikit-learn asks of an estimator.
@@ -203,6 +213,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Parameters, and the bytes of the model file: no tensor is pickled."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "_lifelong" in state:
+            state["_has_encoder"] = isinstance(state["_lifelong"], EncodedModel)
             state["_lifelong"] = state["_lifelong"].to_bytes()
         return state
 
@@ -214,7 +225,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             except AfafError:  # pickled where there was another device
                 state["device"] = "auto"
                 device = find_device("auto")
-            state["_lifelong"] = Lifelong.from_bytes(state["_lifelong"], device)
+            kind = EncodedModel if state.pop("_has_encoder", False) else Lifelong
+            state["_lifelong"] = kind.from_bytes(state["_lifelong"], device)
         super().__setstate__(state)
 
     # How it is done.
@@ -222,7 +234,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @contextlib.contextmanager
     def _one_change(self) -> Iterator[None]:
         """One change at a time, by whichever thread; one that fails or is interrupted leaves the model as it was."""
-        with _lock_of(self), _as_value_errors():
+        with lock_of(self), as_value_errors():
             before = dict(vars(self))
             try:
                 yield
@@ -260,11 +272,11 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What one image is: (features,), or (h, w, c)."""
         shape = tuple(X.shape[1:])
         if self.image_shape is not None:
-            given = _with_channels(self.image_shape)
+            given = with_channels(self.image_shape)
             if prod(shape) != prod(given):
                 raise ValueError(f"image_shape = {self.image_shape} has {prod(given)} values, but X has {prod(shape)} for an image")
             shape = given
-        return _with_channels(shape)
+        return with_channels(shape)
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """X as scikit-learn checks it, in two dimensions; bytes stay bytes."""
@@ -276,24 +288,45 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _images(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(len(flat), *self._image_shape)
 
-    def _ready(self, X: ArrayLike) -> tuple[Lifelong, NDArray[Any]]:
+    def _ready(self, X: ArrayLike) -> tuple[AnyModel, NDArray[Any]]:
         check_is_fitted(self)
+        self._attach(self._lifelong)
         flat = self._flat(X, reset=False)
         self._check_alike(X)
         return self._lifelong, self._images(flat)
 
-    def _without_learned(self, before: Lifelong, images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _attach(self, model: AnyModel) -> None:
+        """Find the encoder of a model that was read: this estimator's, or the one that the model names."""
+        if isinstance(model, EncodedModel) and not model.attached:
+            with as_value_errors():
+                model.attach(model.identity.name if self.encoder in (None, AUTO) else self.encoder, find_device(self.device))
+
+    def _without_learned(self, before: AnyModel, images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         known = before.life.known
-        new = np.array([_plain(label) not in known for label in labels.tolist()], dtype=bool)
+        new = np.array([plain_label(label) not in known for label in labels.tolist()], dtype=bool)
         if not new.all():
             warnings.warn(f"{int((~new).sum())} samples of classes that were learned already are left out", UserWarning, stacklevel=3)
         return images[new], labels[new]
 
-    def _learn(self, before: Lifelong | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
-        plain = [_plain(label) for label in labels.tolist()]
+    def _learn(self, before: AnyModel | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
+        plain = [plain_label(label) for label in labels.tolist()]
         device = find_device(self.device)
+        encoder = chosen(self.encoder) if before is None else None
+        if encoder is not None:
+            before = EncodedModel.begin(find_encoder(encoder, device), HeadSettings(self.method or DEFAULT, balance=self.balance))
+        if isinstance(before, EncodedModel):
+            if images.ndim != 4:
+                raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
+            self._attach(before)
+            learned = before.learn(before.encode(images, plain))
+            for words in learned.warnings():
+                warnings.warn(words, UserWarning, stacklevel=4)
+            self._take(learned)
+            return
+        if self.method is not None:
+            raise ConfigError(f"method={self.method!r} is the head on an encoder: give an encoder too")
         before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
-        self._take(before.learn(images, plain, _Told(self.verbose), device))
+        self._take(before.learn(images, plain, Told(self.verbose), device))
 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -304,15 +337,19 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else any_seed()
         return LifelongSettings(**{**chosen, "seed": int(seed)})
 
-    def _refuse_late(self, lifelong: Lifelong) -> None:
+    def _refuse_late(self, lifelong: AnyModel) -> None:
         """What is decided when a model is begun holds for all its tasks: another value is refused, for it would be ignored."""
+        if isinstance(lifelong, EncodedModel):
+            if self.method not in (None, lifelong.head.name):
+                raise ValueError(f"method={self.method!r}: decided when a model is begun, and this one has {lifelong.head.name!r}")
+            return
         if not lifelong.learns:
             return
         made = self._parameters(lifelong.made_with)
-        with _as_value_errors():
+        with as_value_errors():
             asked = self._parameters(lifelong.decided(self._settings(lambda: lifelong.learner.seed)))
         if self.image_shape is not None:
-            asked["image_shape"] = _with_channels(self.image_shape)
+            asked["image_shape"] = with_channels(self.image_shape)
         late = [name for name in made if asked[name] != made[name]]
         if late:
             wanted, has = (", ".join(f"{name}={values[name]!r}" for name in late) for values in (asked, made))
@@ -326,82 +363,23 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         image_shape = self._image_shape if len(self._image_shape) == 3 else None
         return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
-    def _take(self, lifelong: Lifelong) -> Self:
+    def _shape_in(self, model: AnyModel) -> tuple[int, ...]:
+        """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
+        if isinstance(model, EncodedModel):
+            size = model.identity.preprocessing.size
+            return with_channels(self.image_shape or (size, size, 3))
+        shape = model.spec.input_shape
+        return (*shape[1:], shape[0]) if len(shape) == 3 else shape
+
+    def _take(self, lifelong: AnyModel) -> Self:
         """Answer with this model from now on."""
         self._lifelong = lifelong
         if not hasattr(self, "_image_shape"):
-            shape = lifelong.spec.input_shape
-            self._image_shape = (*shape[1:], shape[0]) if len(shape) == 3 else shape
+            self._image_shape = self._shape_in(lifelong)
         known = list(lifelong.life.known)
-        self.classes_: NDArray[Any] = _as_array(known)
+        self.classes_: NDArray[Any] = as_array(known)
         place = {label: i for i, label in enumerate(known)}
-        self._order = [place[_plain(label)] for label in self.classes_.tolist()]
+        self._order = [place[plain_label(label)] for label in self.classes_.tolist()]
         self.tasks_ = lifelong.life.known_by_task
         self.task_scores_ = [None if note.accuracy is None else note.accuracy / 100 for note in lifelong.life.tasks]
         return self
-
-
-class _Told(Progress):
-    """Tells of tasks and epochs on stderr."""
-
-    def __init__(self, verbose: int):
-        self.verbose = verbose
-
-    def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
-        if self.verbose:
-            names = ", ".join(map(str, labels[:8])) + (" ..." if len(labels) > 8 else "")
-            print(f"task {task}: {names}; {epochs} epochs", file=sys.stderr)
-
-    def epoch_ended(self, report: EpochReport) -> None:
-        if self.verbose > 1:
-            print(f"  epoch {report.epoch + 1}/{report.epochs}: loss {report.loss:.4f}, {report.accuracy:.1f} % right", file=sys.stderr)
-
-    def warned(self, message: str) -> None:
-        warnings.warn(message, UserWarning, stacklevel=2)
-
-
-_locks: WeakKeyDictionary[AFAFClassifier, threading.RLock] = WeakKeyDictionary()  # not in the objects: a lock cannot be pickled
-_locks_lock = threading.Lock()
-
-
-def _lock_of(model: AFAFClassifier) -> threading.RLock:
-    with _locks_lock:
-        return _locks.setdefault(model, threading.RLock())
-
-
-@contextlib.contextmanager
-def _as_value_errors() -> Iterator[None]:
-    """Whatever is wrong with a call is a ValueError, as scikit-learn has it; a want of memory is a MemoryError."""
-    try:
-        yield
-    except Exception as error:
-        known = explained(error)
-        if known is None or isinstance(error, (ValueError, MemoryError, OSError)):
-            raise
-        raise (MemoryError if is_out_of_memory(error) else ValueError)(str(known)) from error
-
-
-def _with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
-    """(h, w) is (h, w, 1)."""
-    extents = tuple(int(extent) for extent in shape)
-    return (*extents, 1) if len(extents) == 2 else extents
-
-
-def _as_array(labels: Sequence[Label]) -> NDArray[Any]:
-    """Labels in order; numbers beside texts stay what they are, numbers first."""
-    if len({isinstance(label, str) for label in labels}) == 1:
-        return np.unique(np.array(labels))
-    array = np.empty(len(labels), dtype=object)
-    array[:] = sorted_labels(labels)
-    return array
-
-
-def _plain(label: Any) -> Label:
-    """A label as a model file can hold it."""
-    if isinstance(label, np.generic):
-        label = label.item()
-    if not isinstance(label, (str, int, float, bool)):
-        raise DataError(f"a label is a number or a text, not {label!r}")
-    if isinstance(label, str) and label.endswith("\0"):
-        raise DataError(f"a label cannot end in a NUL character, which numpy drops: {label!r}")
-    return label

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from afaf.errors import DataError
+
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
 
@@ -87,6 +89,27 @@ class Life:
         for label, class_id in self.known.items():
             found[self.task_of(class_id) - 1].append(label)
         return found
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Another label for a class."""
+        class_id = self.class_id(old)
+        if new in self.known or str(new) in {str(label) for label in self.known if label != old}:
+            raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
+        task = self.task_of(class_id)
+        self.labels[task - 1][class_id - sum(len(labels) for labels in self.labels[: task - 1])] = new
+
+    def remove(self, label: Label) -> int:
+        """The class is no answer any more; returns its number."""
+        class_id = self.class_id(label)
+        if len(self.known) == 1:
+            raise DataError(f"'{label}' is the only class the model knows: remove the file instead")
+        self.removed.append(class_id)
+        return class_id
+
+    def class_id(self, label: Label) -> int:
+        if label not in self.known:
+            raise DataError(f"the model knows no class '{label}': it knows {', '.join(map(str, self.known))}")
+        return self.known[label]
 
     def task_of(self, class_id: int) -> int:
         """The number, from 1, of the task that brought a class."""

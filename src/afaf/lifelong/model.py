@@ -39,6 +39,7 @@ from afaf.runs.device import suitable_threads
 from afaf.runs.folder import flat
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
+from afaf.storage.invariants import broken_promises
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Outline, Preparation, Split, input_shape
 from afaf.training.engines import find_engine
@@ -87,6 +88,10 @@ class Lifelong:
 
     def _with_life(self) -> Model:
         return replace(self.model, life=asdict(self.life)) if self.learns else self.model
+
+    def problems(self) -> list[str]:
+        """Promises of the ledger that are broken."""
+        return broken_promises(self.learner)
 
     def copy(self, device: torch.device | None = None) -> Lifelong:
         """The same model, on the same device or another."""
@@ -322,36 +327,22 @@ class Lifelong:
 
     def rename(self, old: Label, new: Label) -> None:
         """Another label for a class; what the model has learned stays."""
-        known = self.life.known
-        if old not in known:
-            raise DataError(f"the model knows no class '{old}': it knows {', '.join(map(str, known))}")
-        if new in known or str(new) in {str(label) for label in known if label != old}:
-            raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
-        self._set_label(known[old], new)
-
-    def _set_label(self, class_id: int, label: Label) -> None:
+        class_id = self.life.class_id(old)
+        self.life.rename(old, new)
         task = self.life.task_of(class_id)
-        place = class_id - sum(len(labels) for labels in self.life.labels[: task - 1])
-        self.life.labels[task - 1][place] = label
-        self.model.class_names[task - 1][place] = str(label)
+        self.model.class_names[task - 1][class_id - sum(len(labels) for labels in self.life.labels[: task - 1])] = str(new)
 
     def remove(self, label: Label) -> bool:
         """Forget a class: its output weights are gone, and it is no answer any more.
 
         The last class of a task gives the task's place in the last hidden layer back: then True.
         """
-        known = self.life.known
-        if label not in known:
-            raise DataError(f"the model knows no class '{label}': it knows {', '.join(map(str, known))}")
-        if len(known) == 1:
-            raise DataError(f"'{label}' is the only class the model knows: remove the file instead")
-        learner, class_id = self.learner, known[label]
+        class_id, learner = self.life.remove(label), self.learner
         last = self.spec.L - 1
         row = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
         row[class_id] = True
         learner.release(last, row)
         learner.network.parameters.biases[-1][class_id] = learner.network.initial_bias(last)[class_id]
-        self.life.removed.append(class_id)
         task = self.life.task_of(class_id)
         if all(c in self.life.removed for c in learner.classes_of[task]):
             self._give_back(task)

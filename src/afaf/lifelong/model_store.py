@@ -12,9 +12,27 @@ import torch
 from afaf.errors import FileError, RunError, StoppedError, WriteError
 from afaf.files import fill, make_folders, remove_parts, write_whole
 from afaf.files.lock import one_at_a_time
+from afaf.lifelong.encoded import KIND, EncodedModel
 from afaf.lifelong.model import Lifelong
 from afaf.storage import container
-from afaf.storage.invariants import broken_promises
+
+AnyModel = Lifelong | EncodedModel
+
+
+def has_encoder(path: Path) -> bool:
+    """Whether a file holds a model of an encoder and a head; False also for a file that is not there or cannot be read."""
+    try:
+        return path.is_file() and container.description(path)[0].get("kind") == KIND
+    except FileError:
+        return False
+
+
+def open_encoded(path: Path) -> EncodedModel:
+    """The model of an encoder and a head in a file; the encoder is looked for when it is first used."""
+    try:
+        return EncodedModel.load(path)
+    except FileError as error:
+        raise FileError(f"{error}. It is left as it is; take a copy of it, or choose another name for a new model") from None
 
 
 def backup_of(path: Path) -> Path:
@@ -82,7 +100,7 @@ def _words(path: Path, before: str | None, now: str | None) -> str:
     return f"{kept}. To go on, give the same command again: it begins from the start"
 
 
-def replace_model(path: Path, model: Lifelong, before: str | None) -> None:
+def replace_model(path: Path, model: AnyModel, before: str | None) -> None:
     """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over.
 
     The new file is verified before it gets its name, so that the old one is there until then.
@@ -125,8 +143,8 @@ def make_place(path: Path) -> None:
 
 def _verify(path: Path, data: bytes) -> None:
     """Read the new file back: it must hold the same bytes, and keep the ledger's promises."""
-    written = Lifelong.load(path)
-    wrong = broken_promises(written.learner)
+    written: AnyModel = EncodedModel.load(path) if has_encoder(path) else Lifelong.load(path)
+    wrong = written.problems()
     if written.to_bytes() != data:
         wrong.append("what was read back is not what was written")
     if wrong:

@@ -1,0 +1,257 @@
+"""`afaf learn`, `forget`, `merge`, `predict`, `inspect` and `classes` for models of an encoder and a head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from afaf.cli.consoles import work_is_done
+from afaf.cli.learn import SKIP, label_of, renamed, say
+from afaf.encoders.efficientnet_lite import INSTALL
+from afaf.encoders.find import automatic, find_encoder
+from afaf.errors import ConfigError, DataError
+from afaf.heads import DEFAULT, HEADS
+from afaf.lifelong.encode_files import FileParts, OnBatch
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.evaluate import Evaluation, evaluate
+from afaf.lifelong.head_state import HeadSettings
+from afaf.lifelong.life import Label
+from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
+from afaf.runs.device import find_device
+from afaf.streams.own import Unreadable, find_class_folders
+from afaf.text import printable_name
+
+NETWORK = "afaf"  # the method that trains a network
+AUTO, NONE = "auto", "none"
+Files = Sequence[tuple[Path, Label]]
+
+
+def chosen_encoder(path: Path, encoder: str, method: str | None, given: Mapping[str, Any], out: Console) -> str | None:
+    """The encoder that a call of learn uses; None: it trains a network. Says in one line which, and how to choose otherwise."""
+    options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    if path.exists():
+        if encoder not in (AUTO, NONE) and not has_encoder(path):
+            raise ConfigError(f"--encoder {encoder}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
+        if has_encoder(path) and (options or method is not None or encoder == NONE):
+            late = [*options, *(["--method"] if method is not None else []), *(["--encoder none"] if encoder == NONE else [])]
+            raise ConfigError(
+                f"{', '.join(late)}: decided when a model is begun, and {path} has an encoder: leave that out, or name a new file"
+            )
+        return (open_encoded(path).identity.name if encoder == AUTO else encoder) if has_encoder(path) else None
+    if method is not None and method not in (*HEADS, NETWORK):
+        raise ConfigError(f"unknown method '{method}': {', '.join(HEADS)} with an encoder, {NETWORK} without")
+    if method in HEADS and encoder == NONE:
+        raise ConfigError(f"--method {method} needs an encoder: leave out --encoder none, or use --method {NETWORK}")
+    if encoder not in (AUTO, NONE) and (options or method == NETWORK):
+        raise ConfigError(
+            f"{', '.join(options) or '--method ' + NETWORK}: for a network that is trained, not for an encoder: leave that out"
+        )
+    if encoder == NONE or method == NETWORK:
+        return None
+    if encoder == AUTO and options:
+        if method is not None:
+            raise ConfigError(f"{', '.join(options)}: for a network that is trained, not for --method {method}: leave that out")
+        return None
+    name = automatic() if encoder == AUTO else encoder
+    if name is None:
+        if method is not None:
+            raise ConfigError(f"--method {method} needs an encoder, and none is installed: {INSTALL}")
+        say(out, f"no encoder is installed, so a network is trained from scratch; for photographs: {INSTALL}")
+        return None
+    say(out, f"encoder {name}, head {method or DEFAULT}; --encoder none trains a network from scratch instead")
+    return name
+
+
+def learn_photos(
+    folder: Path,
+    path: Path,
+    *,
+    encoder: str,
+    method: str | None,
+    evaluate_on: Path | None,
+    device: str,
+    unreadable: Unreadable,
+    out: Console,
+    stderr: Console,
+    as_json: bool,
+) -> None:
+    """Teach the images of a folder to a model of an encoder and a head; classes may be new or known."""
+    with told_if_interrupted(path) as before:
+        found = find_class_folders(folder)
+        judged = None if evaluate_on is None else find_class_folders(evaluate_on)
+        check_place(path)
+        if path.exists():
+            model = open_encoded(path)
+            model.attach(encoder, find_device(device))
+        else:
+            model = EncodedModel.begin(find_encoder(encoder, find_device(device)), HeadSettings(method or DEFAULT))
+        earlier = None
+        if judged is not None and model.life.known:
+            known = [(file, label) for file, label in judged.files if label in set(map(str, model.life.known))]
+            earlier = _evaluated(model, known, unreadable, stderr) if known else None
+        with counted(stderr, "learning", len(found.files)) as on_batch:
+            model = model.learn(FileParts(model.encoder, found.files, unreadable, SKIP, on_batch))
+        later = None if judged is None else _evaluated(model, judged.files, unreadable, stderr)
+        make_place(path)
+        replace_model(path, model, before)
+    with work_is_done():
+        for words in model.warnings():
+            stderr.print(f"[yellow]warning:[/] {escape(words)}", highlight=False, soft_wrap=True)
+        _show_learned(out, path, model, earlier, later, as_json)
+
+
+def _show_learned(
+    out: Console, path: Path, model: EncodedModel, earlier: Evaluation | None, later: Evaluation | None, as_json: bool
+) -> None:
+    note, life = model.life.tasks[-1], model.life
+    new = [str(label) for label in life.labels[-1]]
+    if as_json:
+        about: dict[str, Any] = {"model": str(path), "call": len(life.tasks), "new_classes": new, "classes": len(life.known)}
+        about |= {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy}
+        about |= {"bytes": path.stat().st_size, "before": earlier and asdict(earlier), "after": later and asdict(later)}
+        print(json.dumps(about))
+        return
+    shown = (", ".join(map(printable_name, new[:8])) + (f" and {len(new) - 8} more" if len(new) > 8 else "")) or "no new class"
+    say(out, f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {len(life.known)} classes known")
+    if note.accuracy is not None:
+        say(out, f"{note.accuracy:.1f} % of {note.held_out} of these images are right with a head that has not learned them")
+    for words, evaluation in (("before", earlier), ("after", later)):
+        if evaluation is not None:
+            say(out, f"{words} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
+    say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def forget_photos(folder: Path, path: Path, *, device: str, unreadable: Unreadable, out: Console, stderr: Console) -> None:
+    """Take the images of a folder out of a model, exactly."""
+    with told_if_interrupted(path) as before:
+        found = find_class_folders(folder)
+        model = _opened(path)
+        check_place(path)
+        model.attach(model.identity.name, find_device(device))
+        files = [(file, label_of(model, label)) for file, label in found.files]
+        with counted(stderr, "forgetting", len(files)) as on_batch:
+            left = model.forget(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
+        replace_model(path, left, before)
+    gone = [str(label) for label in model.life.known if label not in left.life.known]
+    say(
+        out,
+        f"{len(files)} images are taken out, as if they had never been learned"
+        + (f"; gone: {', '.join(map(printable_name, gone))}" if gone else ""),
+    )
+
+
+def merge_models(paths: Sequence[Path], path: Path, out: Console) -> None:
+    """Write the model that has seen what several models have seen."""
+    with told_if_interrupted(path) as before:
+        if path.exists():
+            raise ConfigError(f"{path} is there already: name a new file for the merged model")
+        if len(paths) < 2:
+            raise ConfigError("name at least two models to merge")
+        merged = _opened(paths[0])
+        for other in paths[1:]:
+            try:
+                merged = merged.merge(_opened(other))
+            except DataError as error:
+                raise DataError(f"{other} cannot be merged with {paths[0]}: {error}") from None
+        make_place(path)
+        replace_model(path, merged, before)
+    say(out, f"merged {len(paths)} models: {len(merged.life.known)} classes; wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def _opened(path: Path) -> EncodedModel:
+    if path.is_file() and not has_encoder(path):
+        raise ConfigError(f"{path} is no model of an encoder: only those can forget images or be merged")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such model file")
+    return open_encoded(path)
+
+
+def predict_photos(
+    path: Path, files: Sequence[Path], device: str, unreadable: Unreadable, stderr: Console
+) -> tuple[list[Path], Any, Any, list[str]]:
+    """The files that could be read, probabilities, whether each is of no known class (None: cannot be told), and the labels."""
+    model = open_encoded(path)
+    model.attach(model.identity.name, find_device(device))
+    read, probabilities, unknown = answers(model, [(file, "") for file in files], unreadable, stderr)
+    return read, probabilities, unknown, [str(label) for label in model.life.known]
+
+
+def answers(model: EncodedModel, files: Files, unreadable: Unreadable, stderr: Console) -> tuple[list[Path], Any, Any]:
+    import torch
+
+    with counted(stderr, "looking at images", len(files)) as on_batch:
+        parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
+        found = [model.answers(encoded) for _, encoded, _ in parts]
+    probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
+    return parts.read, probabilities, None if model.unknown_above is None else distances > model.unknown_above
+
+
+def _evaluated(model: EncodedModel, files: Files, unreadable: Unreadable, stderr: Console) -> Evaluation:
+    labels = {file: str(label) for file, label in files}
+    read, probabilities, unknown = answers(model, files, unreadable, stderr)
+    return evaluate(model.life, read, [labels[file] for file in read], probabilities, unknown)
+
+
+def evaluated_photos(path: Path, files: Files, device: str, unreadable: Unreadable, stderr: Console) -> Evaluation:
+    model = open_encoded(path)
+    model.attach(model.identity.name, find_device(device))
+    return _evaluated(model, files, unreadable, stderr)
+
+
+def change_photo_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
+    """Rename and remove classes, or list them."""
+    with told_if_interrupted(path) as before:
+        model = open_encoded(path)
+        if not (rename or remove):
+            for label, class_id in model.life.known.items():
+                say(out, f"{printable_name(label)}  (call {model.life.task_of(class_id)})")
+            return
+        check_place(path)
+        done = [renamed(model, change) for change in rename]
+        for name in remove:
+            model.remove(label_of(model, name))
+            done.append(f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)")
+        replace_model(path, model, before)
+    with work_is_done():
+        for words in done:
+            say(out, words)
+
+
+def inspect_photos(path: Path, as_json: bool, out: Console) -> None:
+    model = open_encoded(path)
+    counts = (model.taught.counts + model.held.counts).long().tolist()
+    classes = [{"label": str(label), "call": model.life.task_of(c), "images": counts[c]} for label, c in model.life.known.items()]
+    calls = [{"call": i, **asdict(note)} for i, note in enumerate(model.life.tasks, 1)]
+    facts: dict[str, Any] = {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "encoder": model.identity.to_dict(),
+        "head": asdict(model.head),
+    }
+    facts |= {"classes": classes, "calls": calls, "temperature": round(model.temperature, 4), "unknown_above": model.unknown_above}
+    if as_json:
+        print(json.dumps(facts))
+        return
+    say(out, f"{path}: {facts['bytes'] / 1e6:.1f} MB, encoder {model.identity.name} ({model.identity.digest[:12]}), head {model.head.name}")
+    for row in classes:
+        say(out, f"{printable_name(row['label'])}: {row['images']} images, first in call {row['call']}")
+    for row in calls:
+        held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
+        say(out, f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
+
+
+@contextmanager
+def counted(console: Console, words: str, total: int) -> Iterator[OnBatch]:
+    """A bar of images on a terminal, with the time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(words, total=total)
+        yield lambda n: progress.advance(bar, n)

@@ -1,0 +1,59 @@
+"""Image files, decoded by threads and encoded batch by batch, for a model of an encoder and a head."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.encoders.encoder import Encoder, read_ahead
+from afaf.errors import DataError
+from afaf.lifelong.encoded import Part
+from afaf.lifelong.life import Label
+from afaf.streams.own import Unreadable
+from afaf.streams.sources.class_folders import SkippedImages
+
+SHOWN = 20  # unreadable images that are named
+OnBatch = Callable[[int], None]  # called with the number of images of a batch, when it is encoded
+
+
+class FileParts:
+    """Parts of labelled image files, in their order. Unreadable ones are left out with a warning, or an error at the end names them."""
+
+    def __init__(self, encoder: Encoder, files: Sequence[tuple[Path, Label]], unreadable: Unreadable, remedy: str, on_batch: OnBatch):
+        self.encoder, self.files, self.unreadable, self.remedy, self.on_batch = encoder, files, unreadable, remedy, on_batch
+        self.bad: dict[Path, str] = {}
+        self.read: list[Path] = []  # those that were encoded
+
+    def __iter__(self) -> Iterator[Part]:
+        labels = dict(self.files)
+        paths = list(labels)
+        for some, pixels in read_ahead(paths, self._read, self.encoder.batch, workers=2):
+            good = [path for path in some if path not in self.bad]
+            if good and not (self.bad and self.unreadable == "error"):  # an error is certain: the rest is only looked through
+                images = pixels[[path not in self.bad for path in some]]
+                self.read += good
+                yield *self.encoder.part(images), [labels[path] for path in good]
+            self.on_batch(len(some))
+        self._report(len(paths))
+
+    def _read(self, path: Path) -> NDArray[Any]:
+        try:
+            return self.encoder.read(path)
+        except DataError as error:
+            self.bad[path] = str(error)
+            size = self.encoder.identity.preprocessing.size
+            return np.zeros((1, size, size, 3), dtype=np.uint8)
+
+    def _report(self, total: int) -> None:
+        if not self.bad:
+            return
+        names = [self.bad[path] for path in sorted(self.bad)]
+        listing = "\n".join(f"  {name}" for name in names[:SHOWN]) + (f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        if self.unreadable == "error" or len(names) == total:
+            raise DataError(f"{len(names)} of {total} images cannot be read ({self.remedy}):\n{listing}")
+        warnings.warn(f"{len(names)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=2)

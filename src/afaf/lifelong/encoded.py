@@ -1,0 +1,368 @@
+"""A model of a frozen encoder and a closed-form head: what it keeps of images is sums of their features.
+
+The head follows from the sums, so the order and the cut of the calls do not matter, more images of a known class are welcome, images can
+be taken out again exactly, and two models of one encoder can be merged. The file names the encoder but does not contain it.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from afaf.encoders.encoder import Encoder
+from afaf.encoders.find import find_encoder
+from afaf.encoders.identity import Identity
+from afaf.errors import DataError, FileError
+from afaf.files import fill, write_output
+from afaf.heads import find_head
+from afaf.heads.calibration import NOTED, Distance, Draws, best_multiples, fitted_temperature, noted
+from afaf.heads.features import evened
+from afaf.heads.projection import SIZE, Projection
+from afaf.heads.sums import Linear, Sums
+from afaf.lifelong.head_state import PARTS, HeadSettings, State, is_held_out
+from afaf.lifelong.life import Label, Life, TaskNote
+from afaf.storage import container
+from afaf.storage.container import About, Contents, Entries, readable
+from afaf.storage.model_file import check_format
+from afaf.version import __version__
+
+FORMAT = 1
+KIND = "encoder and head"
+HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
+UNBALANCED = 10  # a class with so many times fewer images than another is told of
+
+Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
+
+
+class EncodedModel:
+    """Changes return a new model; this one stays as it is."""
+
+    learns = True
+
+    def __init__(self, identity: Identity, head: HeadSettings, life: Life, sums: State, encoder: Encoder | None = None):
+        self.identity, self.head, self.life, self.sums = identity, head, life, sums
+        self.taught, self.held = sums.taught, sums.held
+        self._encoder = encoder
+
+    @classmethod
+    def begin(cls, encoder: Encoder, head: HeadSettings | None = None) -> EncodedModel:
+        """A model that knows no class yet."""
+        head = head or HeadSettings()
+        d = SIZE if find_head(head.name).projects else encoder.identity.features
+        life = Life(0, None, "uint8", [], balance=head.balance, validation=HELD_OUT)
+        return cls(encoder.identity, head, life, State.empty(d), encoder)
+
+    # The encoder.
+
+    @property
+    def encoder(self) -> Encoder:
+        """Found when it is first needed, and compared with the one that the model was taught with."""
+        if self._encoder is None:
+            self.attach(self.identity.name)
+        assert self._encoder is not None
+        return self._encoder
+
+    @property
+    def attached(self) -> bool:
+        return self._encoder is not None
+
+    def attach(self, source: str | Path | nn.Module, device: torch.device | str = "cpu") -> None:
+        """Use this encoder; it must have the weights that the model was taught with."""
+        encoder = find_encoder(source, device, self.identity.preprocessing)
+        if encoder.identity.digest != self.identity.digest:
+            raise FileError(
+                f"the encoder {encoder.identity.name} has other weights ({encoder.identity.digest[:12]}) than the model was taught with "
+                f"({self.identity.digest[:12]}): install that version, or begin a new model"
+            )
+        self._encoder = encoder
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        if not find_head(self.head.name).projects:
+            return None
+        return Projection(self.identity.digest, self.identity.features, self.taught.features)
+
+    def features(self, encoded: Tensor) -> Tensor:
+        """What is summed up, of what the encoder gives."""
+        even = evened(encoded)
+        return even if self.projection is None else self.projection(even)
+
+    # Learning.
+
+    def learn(self, parts: Iterable[Part]) -> EncodedModel:
+        """The model that has also seen these images, of new or known classes."""
+        every = self.life.every_label
+        ids = {label: c for c, label in enumerate(every)}
+        state, features, target, seen = self._sums(parts, ids, grow=True)
+        removed = [c for c in self.life.removed if not seen[c]]
+        life = replace(self.life, labels=[*self.life.labels, list(ids)[len(every) :]], removed=removed)
+        model = EncodedModel(self.identity, self.head, life, self.sums + state, self._encoder)
+        life.tasks = [*self.life.tasks, model._judged(features, target, int(seen.sum()) - len(target))]
+        return model._with_notes(features, target)
+
+    def forget(self, parts: Iterable[Part]) -> EncodedModel:
+        """The model that has never seen these images. A class whose images are all taken out is gone without a trace."""
+        ids = {label: c for c, label in enumerate(self.life.every_label)}
+        state, *_ = self._sums(parts, ids, grow=False)
+        try:
+            left = self.sums - state
+        except ValueError:
+            raise DataError("more images of a class are taken out than the model has seen: were all of them learned?") from None
+        counts = left.taught.counts + left.held.counts
+        stay = [c for c in range(len(counts)) if counts[c] > 0]
+        if not stay:
+            raise DataError("no image would be left: remove the file instead")
+        return EncodedModel(self.identity, self.head, _only(self.life, stay), left.take(stay), self._encoder)
+
+    def merge(self, other: EncodedModel) -> EncodedModel:
+        """The model that has seen what both have seen; classes of the same label are one class."""
+        a, b = self.identity, other.identity
+        if (a.digest, a.preprocessing) != (b.digest, b.preprocessing):
+            raise DataError(f"the models have different encoders, {a.name} ({a.digest[:12]}) and {b.name} ({b.digest[:12]})")
+        if self.head != other.head:
+            raise DataError(f"the models have different heads, {self.head.name} and {other.head.name}, or different options of it")
+        every, others = self.life.every_label, other.life.every_label
+        new = [label for label in others if label not in every]
+        ids = {label: c for c, label in enumerate([*every, *new])}
+        rows = [ids[label] for label in others]
+        gone = {every[c] for c in self.life.removed}, {others[c] for c in other.life.removed}
+        removed = [c for label, c in ids.items() if any(label in g for g in gone) and label not in {*self.life.known, *other.life.known}]
+        fresh = [[label for label in labels if label in new] for labels in other.life.labels]
+        life = replace(
+            self.life,
+            labels=[*self.life.labels, *fresh],
+            removed=removed,
+            tasks=[*self.life.tasks, *other.life.tasks],
+        )
+        return EncodedModel(a, self.head, life, self.sums + other.sums.placed(rows, len(ids)), self._encoder)
+
+    def _sums(self, parts: Iterable[Part], ids: dict[Label, int], *, grow: bool) -> tuple[State, Tensor, Tensor, Tensor]:
+        """The sums of these images; features and classes of those held out; images by class. New labels get the next numbers."""
+        d, spelled = self.taught.features, {str(label): label for label in ids}
+        taught, held = Sums.empty(d), Sums.empty(d)
+        kept, target = [torch.empty(0, d)], [torch.empty(0, dtype=torch.int64)]
+        for pixels, features, labels in joined(parts):
+            for label in labels:
+                if label not in ids and not grow:
+                    raise DataError(f"the model knows no class '{label}': it knows {', '.join(map(str, ids))}")
+                if spelled.setdefault(str(label), label) != label:
+                    raise DataError(f"{label!r} and {spelled[str(label)]!r} are spelled the same: use one of them")
+                ids.setdefault(label, len(ids))
+            y, x = torch.tensor([ids[label] for label in labels]), self.features(features)
+            aside = torch.tensor([is_held_out(image, self.life.validation) for image in pixels], dtype=torch.bool)
+            taught, held = taught + Sums.of(x[~aside], y[~aside], len(ids)), held + Sums.of(x[aside], y[aside], len(ids))
+            kept.append(x[aside])
+            target.append(y[aside])
+        if not len(ids) or not taught.images + held.images:
+            raise DataError("there are no images to learn")
+        taught, held = taught.with_classes(len(ids)), held.with_classes(len(ids))
+        state = State(taught, held, torch.zeros(len(ids), NOTED, dtype=torch.float64))
+        return state, torch.cat(kept), torch.cat(target), (taught.counts + held.counts).long()
+
+    def _judged(self, features: Tensor, target: Tensor, images: int) -> TaskNote:
+        """A note of the call: how many of its held-out images a head without any held-out image gets right."""
+        note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, len(target))
+        if len(target):
+            answers = self._masked(self._trial)(features).argmax(1)
+            note.accuracy = round(100 * float((answers == target).double().mean()), 3)
+        return note
+
+    def _with_notes(self, features: Tensor, target: Tensor) -> EncodedModel:
+        """The model that has noted how its trial head answers these held-out images."""
+        head, draws = self._masked(self._trial), self._draws
+        usable = torch.isfinite(head.bias)[target]  # a class may have held-out images alone
+        if draws is None or not bool(usable.any()):
+            return self
+        features, target, distance = features[usable], target[usable], Distance(self.taught)
+        temperature, threshold = fitted_temperature(head, draws), distance.threshold(draws)
+        notes = noted(head(features), target, distance(features), temperature, threshold, self.taught.classes)
+        sums = replace(self.sums, notes=self.sums.notes + notes)
+        return EncodedModel(self.identity, self.head, self.life, sums, self._encoder)
+
+    def warnings(self) -> list[str]:
+        """What a user should know of the classes."""
+        counts = (self.taught.counts + self.held.counts).tolist()
+        known = {label: int(counts[c]) for label, c in self.life.known.items()}
+        most = max(known.values())
+        few = [f"{label} ({n})" for label, n in known.items() if n * UNBALANCED < most]
+        told = [f"few images, against {most} of the largest class: {', '.join(few)}; more of them will help"] if few else []
+        lost = self._never_right()
+        if lost:
+            told.append(f"held-out images of {', '.join(map(str, lost))} are taken for other classes: add images, or look at their folders")
+        return told
+
+    def _never_right(self) -> list[Label]:
+        """Classes whose held-out mean is answered with another class."""
+        known, held = self.life.known, self.held
+        answers = self._masked(self._trial)(held.means).argmax(1)
+        return [label for label, c in known.items() if held.counts[c] > 0 and int(answers[c]) != c]
+
+    # Answers.
+
+    @cached_property
+    def linear(self) -> Linear:
+        """The head of all images."""
+        return find_head(self.head.name).solve(self.taught + self.held, balance=self.head.balance, **self.head.options)
+
+    @cached_property
+    def _trial(self) -> Linear:
+        """The head without the held-out images."""
+        return find_head(self.head.name).solve(self.taught, balance=self.head.balance, **self.head.options)
+
+    def _masked(self, head: Linear) -> Linear:
+        """Removed classes are never the answer."""
+        bias = head.bias.clone()
+        bias[self.life.removed] = -torch.inf
+        return replace(head, bias=bias)
+
+    @cached_property
+    def _draws(self) -> Draws | None:
+        return Draws.of(self.held)
+
+    @cached_property
+    def temperature(self) -> float:
+        """Logits are divided by it; 1 if too few images were held out."""
+        if self._draws is None:
+            return 1.0
+        return fitted_temperature(self._masked(self._trial), self._draws) * best_multiples(self.sums.notes)[0]
+
+    @cached_property
+    def distance(self) -> Distance:
+        return Distance(self.taught + self.held)
+
+    @cached_property
+    def unknown_above(self) -> float | None:
+        """The distance from which an image is of no known class; None: too few images were held out to say."""
+        if self._draws is None:
+            return None
+        return Distance(self.taught).threshold(self._draws) * best_multiples(self.sums.notes)[1]
+
+    def scores(self, encoded: Tensor) -> Tensor:
+        """Logits (n, known classes), in the order of `life.known`."""
+        return self.linear(self.features(encoded))[:, list(self.life.known.values())]
+
+    def answers(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities (n, known classes), and the distance of each image from what is known."""
+        return torch.softmax(self.scores(encoded) / self.temperature, 1), self.distance(self.features(encoded))
+
+    def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
+        """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""
+        if images.dtype != np.uint8:
+            images = np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+        for start in range(0, len(images), self.encoder.batch):
+            some = slice(start, start + self.encoder.batch)
+            yield *self.encoder.part(images[some]), labels[some]
+
+    def logits(self, images: NDArray[Any]) -> NDArray[Any]:
+        parts = [self.scores(encoded) for _, encoded, _ in self.encode(images)]
+        return torch.cat(parts).numpy() if parts else np.zeros((0, len(self.life.known)))
+
+    def probabilities(self, images: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = torch.softmax(torch.from_numpy(self.logits(images)) / self.temperature, 1).numpy()
+        return found
+
+    # Labels.
+
+    def rename(self, old: Label, new: Label) -> None:
+        self.life.rename(old, new)
+
+    def remove(self, label: Label) -> None:
+        """The class is no answer any more; its images stay in the sums. `forget` takes them out."""
+        self.life.remove(label)
+
+    # Files.
+
+    def save(self, path: Any) -> None:
+        write_output(Path(path), "safetensors", lambda part: fill(part, self._parts()))
+
+    def to_bytes(self) -> bytes:
+        return b"".join(self._parts())
+
+    def _parts(self) -> list[bytes | memoryview]:
+        about = {
+            "format": FORMAT,
+            "kind": KIND,
+            "afaf": __version__,
+            "encoder": self.identity.to_dict(),
+            "head": asdict(self.head),
+            "life": asdict(self.life),
+        }
+        tensors = {f"{part}.{name}": tensor for part in PARTS for name, tensor in getattr(self, part).to_tensors().items()}
+        return container.encode({**tensors, "notes": self.sums.notes}, about)[0]
+
+    @classmethod
+    def load(cls, path: Any, device: torch.device | str = "cpu") -> EncodedModel:
+        return cls._from(container.read_file(Path(path), _check), str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> EncodedModel:
+        return cls._from(container.read(io.BytesIO(data), "the model", _check), "the model")
+
+    @classmethod
+    def _from(cls, contents: Contents, name: str) -> EncodedModel:
+        about = contents.about
+        with readable(name):
+            life = Life.parse(about["life"], [[str(label) for label in labels] for labels in about["life"]["labels"]])
+            parts = [Sums.from_tensors({key: contents.tensors[f"{part}.{key}"] for key in ("counts", "totals", "gram")}) for part in PARTS]
+            notes = contents.tensors["notes"]
+            if {sums.classes for sums in parts} != {len(life.every_label)} or len({sums.features for sums in parts}) != 1:
+                raise ValueError("its sums do not fit its classes")
+            if notes.shape != (len(life.every_label), NOTED) or notes.dtype != torch.float64 or not bool(torch.isfinite(notes).all()):
+                raise ValueError("its notes do not fit its classes")
+            return cls(Identity.parse(about["encoder"]), HeadSettings(**about["head"]), life, State(parts[0], parts[1], notes))
+
+    def copy(self) -> EncodedModel:
+        """The same model; its labels may be changed without changing this one's."""
+        life = replace(self.life, labels=[list(labels) for labels in self.life.labels], removed=list(self.life.removed))
+        return EncodedModel(self.identity, self.head, life, self.sums, self._encoder)
+
+    def problems(self) -> list[str]:
+        """Nothing in a file that could be read breaks a promise; see `Lifelong.problems`."""
+        return []
+
+
+def joined(parts: Iterable[Part], images: int = 512) -> Iterator[Part]:
+    """Parts of at least so many images, for a Gram matrix takes as long to add up for few images as for many."""
+    waiting: list[Part] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(len(features) for _, features, _ in waiting) >= images:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    pixels, features, labels = zip(*parts, strict=True)
+    return np.concatenate(pixels), torch.cat(features), [label for some in labels for label in some]
+
+
+def _only(life: Life, classes: Sequence[int]) -> Life:
+    """The labels of some classes, which are numbered anew."""
+    numbers = iter(range(len(life.every_label)))
+    labels = [[label for label in labels if next(numbers) in classes] for labels in life.labels]
+    return replace(life, labels=labels, removed=[classes.index(c) for c in life.removed if c in classes], tasks=list(life.tasks))
+
+
+def _check(about: About, entries: Entries) -> None:
+    """Refuse what cannot be a model before any memory is asked for."""
+    check_format(about, KIND, FORMAT)
+    wanted = {f"{part}.{name}" for part in PARTS for name in ("counts", "totals", "gram")}
+    if set(entries) != wanted | {"notes"}:
+        raise ValueError("its sums are not all there")
+    for part in PARTS:
+        counts, totals, gram = (entries[f"{part}.{name}"] for name in ("counts", "totals", "gram"))
+        d = totals.shape[1] if len(totals.shape) == 2 else -1
+        if d < 1 or gram.numel != d * (d + 1) // 2 or totals.numel != d * counts.numel:
+            raise ValueError("its sums have sizes that do not fit")

@@ -1,0 +1,98 @@
+"""Helpers of `AFAFClassifier`: labels and shapes as scikit-learn gives them, errors as it expects them, progress, locks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from afaf.encoders.find import automatic
+from afaf.errors import DataError
+from afaf.explain import explained, is_out_of_memory
+from afaf.lifelong.life import Label, sorted_labels
+from afaf.lifelong.training import Progress
+from afaf.training.report import EpochReport
+
+AUTO, NONE = "auto", "none"
+
+
+def chosen(encoder: str | Path | nn.Module | None) -> str | Path | nn.Module | None:
+    """The encoder that a parameter stands for; None: a network is trained."""
+    if isinstance(encoder, str) and encoder in (AUTO, NONE):
+        return automatic() if encoder == AUTO else None
+    return encoder
+
+
+class Told(Progress):
+    """Tells of tasks and epochs on stderr."""
+
+    def __init__(self, verbose: int):
+        self.verbose = verbose
+
+    def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
+        if self.verbose:
+            names = ", ".join(map(str, labels[:8])) + (" ..." if len(labels) > 8 else "")
+            print(f"task {task}: {names}; {epochs} epochs", file=sys.stderr)
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        if self.verbose > 1:
+            print(f"  epoch {report.epoch + 1}/{report.epochs}: loss {report.loss:.4f}, {report.accuracy:.1f} % right", file=sys.stderr)
+
+    def warned(self, message: str) -> None:
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+
+_locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()  # not in the objects: a lock cannot be pickled
+_locks_lock = threading.Lock()
+
+
+def lock_of(model: object) -> threading.RLock:
+    with _locks_lock:
+        return _locks.setdefault(model, threading.RLock())
+
+
+@contextlib.contextmanager
+def as_value_errors() -> Iterator[None]:
+    """Whatever is wrong with a call is a ValueError, as scikit-learn has it; a want of memory is a MemoryError."""
+    try:
+        yield
+    except Exception as error:
+        known = explained(error)
+        if known is None or isinstance(error, (ValueError, MemoryError, OSError)):
+            raise
+        raise (MemoryError if is_out_of_memory(error) else ValueError)(str(known)) from error
+
+
+def with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
+    """(h, w) is (h, w, 1)."""
+    extents = tuple(int(extent) for extent in shape)
+    return (*extents, 1) if len(extents) == 2 else extents
+
+
+def as_array(labels: Sequence[Label]) -> NDArray[Any]:
+    """Labels in order; numbers beside texts stay what they are, numbers first."""
+    if len({isinstance(label, str) for label in labels}) == 1:
+        return np.unique(np.array(labels))
+    array = np.empty(len(labels), dtype=object)
+    array[:] = sorted_labels(labels)
+    return array
+
+
+def plain_label(label: Any) -> Label:
+    """A label as a model file can hold it."""
+    if isinstance(label, np.generic):
+        label = label.item()
+    if not isinstance(label, (str, int, float, bool)):
+        raise DataError(f"a label is a number or a text, not {label!r}")
+    if isinstance(label, str) and label.endswith("\0"):
+        raise DataError(f"a label cannot end in a NUL character, which numpy drops: {label!r}")
+    return label

@@ -1,0 +1,88 @@
+"""How right a model is on labelled images: overall, by class and by call, which classes it takes for which, and its probabilities."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.errors import DataError
+from afaf.lifelong.calibration import calibration_error
+from afaf.lifelong.life import Label, Life
+
+WORST = 10  # images that are named
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    images: int
+    accuracy: float  # percent
+    calibration_error: float
+    classes: list[dict[str, Any]]  # label, call, images, accuracy, and what it is most often taken for
+    calls: list[dict[str, Any]]  # call, images, accuracy
+    confusion: list[dict[str, Any]]  # label, answer, images: wrong answers, the most frequent first
+    worst: list[dict[str, Any]]  # file, label, answer, probability: wrong answers, the surest first
+    unknown: float | None  # percent that the model calls unknown; None: it cannot tell
+
+    @property
+    def never_right(self) -> list[str]:
+        return [row["label"] for row in self.classes if row["accuracy"] == 0]
+
+
+def evaluate(
+    life: Life, files: Sequence[Path], labels: Sequence[str], probabilities: NDArray[Any], unknown: NDArray[Any] | None
+) -> Evaluation:
+    """Judge answers; `probabilities` are (n, known classes) in the order of `life.known`, labels as a folder spells them."""
+    spelled = {str(label): k for k, label in enumerate(life.known)}
+    strange = sorted(set(labels) - set(spelled))
+    if strange:
+        raise DataError(
+            f"the model knows no class {', '.join(strange[:5])}: it knows {', '.join(spelled)}; evaluate a folder of known classes"
+        )
+    names: list[Label] = list(life.known)
+    target = np.array([spelled[label] for label in labels])
+    answer = probabilities.argmax(1)
+    right = answer == target
+    wrong = Counter((int(t), int(a)) for t, a in zip(target[~right], answer[~right], strict=True))
+    best = probabilities.max(1)
+    surest = sorted(np.flatnonzero(~right).tolist(), key=lambda i: -float(best[i]))[:WORST]
+    call_of = np.array([life.task_of(life.known[label]) for label in names])
+    classes = []
+    for k, label in enumerate(names):
+        mine = target == k
+        if not mine.any():
+            continue
+        taken = Counter(answer[mine & ~right].tolist()).most_common(1)
+        about = {"label": str(label), "call": int(call_of[k]), "images": int(mine.sum()), "accuracy": _percent(right[mine])}
+        classes.append({**about, "taken_for": str(names[taken[0][0]]) if taken else None})
+    calls = [
+        {"call": int(call), "images": int((call_of[target] == call).sum()), "accuracy": _percent(right[call_of[target] == call])}
+        for call in sorted(set(call_of[target].tolist()))
+    ]
+    return Evaluation(
+        images=len(target),
+        accuracy=_percent(right),
+        calibration_error=round(calibration_error(probabilities, target), 4),
+        classes=classes,
+        calls=calls,
+        confusion=[{"label": str(names[t]), "answer": str(names[a]), "images": n} for (t, a), n in wrong.most_common()],
+        worst=[
+            {
+                "file": str(files[i]),
+                "label": labels[i],
+                "answer": str(names[answer[i]]),
+                "probability": round(float(best[i]), 4),
+            }
+            for i in surest
+        ],
+        unknown=None if unknown is None else _percent(unknown),
+    )
+
+
+def _percent(right: NDArray[Any]) -> float:
+    return round(100 * float(right.mean()), 2)

@@ -1,0 +1,74 @@
+"""What a model of an encoder and a head keeps of its images: sums, and which head follows from them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from afaf.errors import ConfigError
+from afaf.heads import DEFAULT, find_head
+from afaf.heads.calibration import NOTED
+from afaf.heads.sums import Sums
+
+PARTS = ("taught", "held")
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    name: str = DEFAULT
+    options: Mapping[str, float] = field(default_factory=dict)  # of the head, such as shrinkage
+    balance: bool = True  # classes count the same, however many images they have
+
+    def __post_init__(self) -> None:
+        allowed = find_head(self.name).options
+        strange = sorted(set(self.options) - set(allowed))
+        if strange:
+            raise ConfigError(f"the head {self.name} has no option {strange[0]}: it has {', '.join(allowed) or 'none'}")
+        if not all(type(value) in (int, float) and value > 0 for value in self.options.values()):
+            raise ConfigError(f"options of a head are numbers above 0, not {dict(self.options)}")
+
+
+@dataclass(frozen=True)
+class State:
+    """The sums of a model, with a row for each class."""
+
+    taught: Sums
+    held: Sums
+    notes: Tensor  # (k, NOTED), see heads/calibration.py
+
+    @classmethod
+    def empty(cls, features: int) -> State:
+        return cls(Sums.empty(features), Sums.empty(features), torch.zeros(0, NOTED, dtype=torch.float64))
+
+    def take(self, classes: Sequence[int]) -> State:
+        return State(self.taught.take(classes), self.held.take(classes), self.notes[list(classes)])
+
+    def placed(self, rows: Sequence[int], classes: int) -> State:
+        """Class i becomes class rows[i] of so many."""
+        notes = self.notes.new_zeros(classes, NOTED)
+        notes[list(rows)] = self.notes
+        return State(self.taught.placed(rows, classes), self.held.placed(rows, classes), notes)
+
+    def __add__(self, other: State) -> State:
+        grown = F.pad(self.notes, (0, 0, 0, len(other.notes) - len(self.notes)))
+        return State(self.taught + other.taught, self.held + other.held, grown + other.notes)
+
+    def __sub__(self, other: State) -> State:
+        """Sums without these images, exactly; notes in proportion, for what was noted of an image is not kept."""
+        held = self.held - other.held
+        share = held.counts / self.held.counts.clamp(min=1)
+        return State(self.taught - other.taught, held, self.notes * share[:, None])
+
+
+def is_held_out(pixels: NDArray[Any], share: float) -> bool:
+    """Decided by a digest of the prepared pixels: the same for the same image, whenever it comes."""
+    digest = hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).digest()
+    return int.from_bytes(digest[:8], "little") < share * 2**64

@@ -1,0 +1,151 @@
+"""The commands on a model of an encoder and a head, as a user gives them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from typer.testing import CliRunner, Result
+
+from afaf.cli.main import app
+from afaf.encoders import efficientnet_lite
+
+COLOURS = {"red": (200, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 200)}
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+class Colours(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv = nn.Conv2d(3, 12, 5, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(x)).mean((2, 3))
+
+
+def write_encoder(path: Path, seed: int = 0) -> Path:
+    batch = torch.export.Dim("n", min=1, max=512)
+    program = torch.export.export(Colours(seed).eval(), (torch.zeros(2, 3, 16, 16),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, path, extra_files={"preprocessing": json.dumps({"size": 16, "mean": [127] * 3, "std": [128] * 3})})
+    return path
+
+
+def write_photos(folder: Path, names: tuple[str, ...], each: int, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for i in range(each):
+            pixels = np.array(COLOURS[name]) + rng.normal(0, 40, (20, 24, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / name / f"{i:03}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder file, photographs in three folders, and models of them."""
+    place = tmp_path_factory.mktemp("photos")
+    encoder = write_encoder(place / "encoder.pt2")
+    write_photos(place / "first", ("red", "green"), 70)
+    write_photos(place / "second", ("blue",), 70, 1)
+    write_photos(place / "test", ("red", "green", "blue"), 10, 2)
+    for folders, name in ((("first", "second"), "both"), (("first",), "a"), (("second",), "b")):
+        for folder in folders:
+            result = call("learn", place / folder, "--model", place / f"{name}.safetensors", "--encoder", encoder)
+            assert result.exit_code == 0, result.output
+    return place
+
+
+def accuracy(model: Path, folder: Path) -> float:
+    return float(json.loads(call("evaluate", model, folder, "--json").stdout.splitlines()[-1])["accuracy"])
+
+
+def test_photos_are_learned_call_by_call_and_judged(place: Path) -> None:
+    assert accuracy(place / "both.safetensors", place / "test") >= 95
+    result = call("evaluate", place / "both.safetensors", place / "test", "--html")
+    assert result.exit_code == 0
+    assert "blue" in (place / "both.evaluation.html").read_text()
+    facts = json.loads(call("inspect", place / "both.safetensors", "--json").stdout)
+    assert [row["label"] for row in facts["classes"]] == ["green", "red", "blue"]
+    assert [row["images"] for row in facts["classes"]] == [70, 70, 70]
+    assert call("doctor", place / "both.safetensors").exit_code == 0
+
+
+def test_predict_says_class_and_whether_it_is_none_of_these(place: Path) -> None:
+    rows = json.loads(call("predict", place / "test" / "red", "--model", place / "both.safetensors", "--json").stdout)
+    assert {row["label"] for row in rows} == {"red"}
+    assert np.mean([row["none_of_these"] for row in rows]) < 0.5
+
+
+def test_more_images_of_known_classes_are_welcome_and_evaluated(place: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    model.write_bytes((place / "a.safetensors").read_bytes())
+    more = write_photos(tmp_path / "more", ("red", "blue"), 15, 5)
+    result = call("learn", more, "--model", model, "--evaluate", place / "test", "--json")
+    assert result.exit_code == 0, result.output
+    about = json.loads(result.stdout.splitlines()[-1])
+    assert about["new_classes"] == ["blue"]
+    assert (about["before"]["images"], about["after"]["images"]) == (20, 30)
+
+
+def test_models_merge_and_images_are_forgotten(place: Path, tmp_path: Path) -> None:
+    merged = tmp_path / "merged.safetensors"
+    assert call("merge", place / "a.safetensors", place / "b.safetensors", "--model", merged).exit_code == 0
+    assert accuracy(merged, place / "test") == accuracy(place / "both.safetensors", place / "test")
+    assert call("forget", place / "second", "--model", merged).exit_code == 0
+    assert call("classes", merged).stdout.split() == call("classes", place / "a.safetensors").stdout.split()
+    assert call("classes", merged, "--rename", "red=crimson", "--remove", "green").exit_code == 0
+    assert call("classes", merged).stdout.split()[0] == "crimson"
+
+
+def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: Path) -> None:
+    model, other = place / "both.safetensors", tmp_path / "other.safetensors"
+    before = model.read_bytes()
+    strange = write_encoder(tmp_path / "strange.pt2", seed=1)
+    assert call("learn", place / "first", "--model", other, "--encoder", strange).exit_code == 0
+    broken = tmp_path / "broken" / "red"
+    broken.mkdir(parents=True)
+    (broken / "x.png").write_bytes(b"no image")
+    grey = tmp_path / "unknown" / "grey"
+    write_photos(tmp_path / "unknown", ("red",), 2)
+    (tmp_path / "unknown" / "red").rename(grey)
+    cases = [
+        (["merge", model, other, "--model", tmp_path / "m"], "different encoders"),
+        (["merge", model, place / "a.safetensors", "--model", other], "already"),
+        (["learn", place / "first", "--model", model, "--encoder", strange], "other weights"),
+        (["learn", place / "first", "--model", model, "--method", "ridge"], "--method"),
+        (["learn", place / "first", "--model", model, "--epochs", 3], "--epochs"),
+        (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "resnet"], "resnet"),
+        (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "none", "--method", "lda"], "--method lda"),
+        (["learn", place / "first", "--model", tmp_path / "new", "--method", "lad"], "lad"),
+        (["learn", broken.parent, "--model", model], "x.png"),
+        (["evaluate", model, grey.parent], "grey"),
+        (["forget", grey.parent, "--model", model], "grey"),
+        (["forget", place / "first", "--model", tmp_path / "nowhere"], "nowhere"),
+        (["classes", model, "--remove", "grey"], "grey"),
+        (["export", model, "--onnx", tmp_path / "x.onnx"], "encoder"),
+    ]
+    for arguments, words in cases:
+        result = call(*arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert words in result.output
+        assert "Traceback" not in result.output
+    assert model.read_bytes() == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_the_extra_a_network_is_trained_as_ever(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficientnet_lite, "installed", lambda: False)
+    result = call("learn", place / "first", "--model", tmp_path / "new", "--method", "lda")
+    assert (result.exit_code, "afaf[photos]" in result.output) == (2, True)
+    result = call("learn", place / "first", "--model", tmp_path / "new", "--epochs", 1, "--size", 8, "--network", "mlp", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert accuracy(tmp_path / "new", place / "first") > 0

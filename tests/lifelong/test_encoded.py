@@ -1,0 +1,251 @@
+"""A model of an encoder and a head: what it answers follows from the images that it has seen, and from nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from afaf.encoders.encoder import Encoder
+from afaf.encoders.find import find_encoder
+from afaf.encoders.identity import Preprocessing
+from afaf.errors import ConfigError, DataError, FileError
+from afaf.heads import HEADS
+from afaf.lifelong.encoded import EncodedModel, HeadSettings, is_held_out
+
+SMALL = Preprocessing(16, (127.0,) * 3, (128.0,) * 3)
+LABELS = ("ant", "bee", "cat", "dog")
+
+
+class Colours(nn.Module):
+    """Features that tell images of different colours and textures apart."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv = nn.Conv2d(3, 12, 5, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(x)).mean((2, 3))
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    return find_encoder(Colours(), preprocessing=SMALL)
+
+
+def images(seed: int = 0, each: int = 40) -> tuple[np.ndarray, list[str]]:
+    """Each class has a colour of its own."""
+    rng = np.random.default_rng(seed)
+    colours = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [170, 170, 40]])
+    labels = np.repeat(np.arange(4), each)
+    pixels = colours[labels][:, None, None] + rng.normal(0, 45, (4 * each, 16, 16, 3))
+    return pixels.clip(0, 255).astype(np.uint8), [LABELS[c] for c in labels]
+
+
+def taught(encoder: Encoder, x: np.ndarray, y: list[str], name: str = "lda") -> EncodedModel:
+    model = EncodedModel.begin(encoder, HeadSettings(name))
+    return model.learn(model.encode(x, y))
+
+
+def rows(model: EncodedModel) -> Tensor:
+    """Weights and biases, by label."""
+    order = [model.life.known[label] for label in sorted(map(str, model.life.known))]
+    return torch.cat([model.linear.weights, model.linear.bias[:, None]], 1)[order]
+
+
+def same(a: EncodedModel, b: EncodedModel) -> bool:
+    x, y = rows(a), rows(b)
+    return x.shape == y.shape and float((x - y).abs().max()) <= 1e-6 * max(1.0, float(y.abs().max()))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_calls_of_any_cut_and_order_give_the_same_head(encoder: Encoder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afaf.lifelong.encoded.SIZE", 30)
+    x, y = images()
+    whole = taught(encoder, x, y, name)
+    model = EncodedModel.begin(encoder, HeadSettings(name))
+    order = np.random.default_rng(1).permutation(len(y))
+    for part in np.array_split(order, 7):
+        model = model.learn(model.encode(x[part], [y[i] for i in part]))
+    assert same(model, whole)
+    single = EncodedModel.begin(encoder, HeadSettings(name))
+    for label in LABELS:
+        some = [i for i in range(len(y)) if y[i] == label]
+        single = single.learn(single.encode(x[some], [label] * len(some)))
+    assert same(single, whole)
+    assert whole.probabilities(x).argmax(1).tolist() == [LABELS.index(label) for label in y]
+
+
+def test_forgotten_images_and_classes_were_never_seen(encoder: Encoder) -> None:
+    x, y = images()
+    model = taught(encoder, x, y)
+    gone = [i for i in range(len(y)) if y[i] == "bee" or i % 5 == 0]
+    left = [i for i in range(len(y)) if i not in gone]
+    forgot = model.forget(model.encode(x[gone], [y[i] for i in gone]))
+    assert list(forgot.life.known) == ["ant", "cat", "dog"]
+    assert same(forgot, taught(encoder, x[left], [y[i] for i in left]))
+    with pytest.raises(DataError, match="taken out"):
+        forgot.forget(forgot.encode(x[:20], ["ant"] * 20)).forget(forgot.encode(x[:40], ["ant"] * 40))
+    with pytest.raises(DataError, match="fox"):
+        model.forget(model.encode(x[:1], ["fox"]))
+
+
+def test_models_taught_apart_merge_into_one(encoder: Encoder) -> None:
+    x, y = images()
+    first = [i for i in range(len(y)) if y[i] in ("ant", "dog") or i % 2]
+    second = [i for i in range(len(y)) if i not in first]
+    parts = [taught(encoder, x[some], [y[i] for i in some]) for some in (first, second)]
+    assert same(parts[0].merge(parts[1]), taught(encoder, x, y))
+    assert same(parts[1].merge(parts[0]), taught(encoder, x, y))
+
+
+def test_only_models_of_one_encoder_and_head_merge(encoder: Encoder) -> None:
+    x, y = images(each=5)
+    model = taught(encoder, x, y)
+    for other in (taught(find_encoder(Colours(1), preprocessing=SMALL), x, y), taught(encoder, x, y, "ridge")):
+        with pytest.raises(DataError, match="different"):
+            model.merge(other)
+
+
+def test_a_removed_class_is_no_answer_until_it_is_learned_again(encoder: Encoder) -> None:
+    x, y = images()
+    model = taught(encoder, x, y).copy()
+    model.remove("cat")
+    assert list(model.life.known) == ["ant", "bee", "dog"]
+    assert model.logits(x[:3]).shape == (3, 3)
+    again = model.learn(model.encode(x[80:81], ["cat"]))
+    assert sorted(again.life.known) == sorted(LABELS)
+    with pytest.raises(DataError, match="fox"):
+        model.rename("fox", "wolf")
+
+
+def test_a_file_brings_everything_back_but_the_encoder(encoder: Encoder, tmp_path: Path) -> None:
+    x, y = images()
+    model = taught(encoder, x, y)
+    model.save(tmp_path / "model.safetensors")
+    read = EncodedModel.load(tmp_path / "model.safetensors")
+    assert read.to_bytes() == model.to_bytes()
+    with pytest.raises(ConfigError, match="Colours"):  # a module of one's own has no name by which it could be found
+        read.logits(x)
+    with pytest.raises(FileError, match="other weights"):
+        read.attach(Colours(1))
+    read.attach(Colours())
+    assert np.array_equal(read.logits(x), model.logits(x))
+    assert read.temperature == model.temperature
+    assert read.unknown_above == model.unknown_above
+
+
+def test_the_largest_head_fits_into_80_megabytes(encoder: Encoder) -> None:
+    model = EncodedModel.begin(encoder, HeadSettings("projection"))
+    state = model.sums.placed([], 200)
+    assert len(EncodedModel(model.identity, model.head, model.life, state).to_bytes()) < 80e6
+
+
+@pytest.mark.parametrize("change", [{"head": {"name": "none"}}, {"encoder": {"name": "x"}}, {"life": {}}])
+def test_nonsense_in_a_file_is_a_file_error(encoder: Encoder, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from afaf.storage import container
+
+    encode = container.encode
+    monkeypatch.setattr(container, "encode", lambda tensors, about: encode(tensors, {**about, **change}))
+    data = taught(encoder, *images(each=3)).to_bytes()
+    with pytest.raises(FileError, match="the model"):
+        EncodedModel.from_bytes(data)
+
+
+def test_which_images_are_held_out_follows_from_their_pixels() -> None:
+    x, _ = images(each=250)
+    held = [is_held_out(image, 0.2) for image in x]
+    assert held == [is_held_out(image.copy(), 0.2) for image in x]
+    assert 0.15 < np.mean(held) < 0.25
+
+
+def test_far_images_are_told_from_known_ones(encoder: Encoder) -> None:
+    x, y = images(each=100)
+    model = taught(encoder, x, y)
+    new, _ = images(1)
+    strange = np.random.default_rng(2).integers(0, 2, (40, 16, 16, 3), dtype=np.uint8) * 255
+    distance = [model.answers(next(model.encode(image[None]))[1])[1] for image in (*new[:40], *strange)]
+    assert model.unknown_above is not None
+    assert np.mean([float(d) > model.unknown_above for d in distance[:40]]) < 0.3
+    assert np.mean([float(d) > model.unknown_above for d in distance[40:]]) > 0.9
+
+
+def test_few_images_of_a_class_are_told(encoder: Encoder) -> None:
+    x, y = images(each=100)
+    some = [i for i in range(len(y)) if y[i] != "dog" or i % 20 == 0]
+    model = taught(encoder, x[some], [y[i] for i in some])
+    assert any("dog" in words for words in model.warnings())
+    assert not taught(encoder, x, y).warnings()
+
+
+def test_single_images_grey_images_and_odd_sizes_are_learned(encoder: Encoder) -> None:
+    model = EncodedModel.begin(encoder)
+    rng = np.random.default_rng(0)
+    for label, shape in (("grey", (1, 30, 20, 1)), ("tiny", (1, 1, 1, 3)), ("wide", (1, 4, 300, 3))):
+        model = model.learn(model.encode(rng.integers(0, 256, shape, dtype=np.uint8), [label]))
+    assert model.temperature == 1.0
+    assert model.unknown_above is None
+    assert np.isfinite(model.probabilities(rng.integers(0, 256, (2, 16, 16, 3), dtype=np.uint8))).all()
+
+
+def test_labels_spelled_the_same_are_refused(encoder: Encoder) -> None:
+    x, _ = images(each=1)
+    model = EncodedModel.begin(encoder)
+    model = model.learn(model.encode(x[:1], [1]))
+    with pytest.raises(DataError, match="spelled"):
+        model.learn(model.encode(x[1:2], ["1"]))
+
+
+def test_unknown_heads_and_options_are_config_errors() -> None:
+    for settings in ({"name": "lad"}, {"name": "lda", "options": {"strength": 1.0}}, {"name": "lda", "options": {"shrinkage": -1}}):
+        with pytest.raises(ConfigError):
+            HeadSettings(**settings)
+
+
+# As scikit-learn's users know it.
+
+
+def test_the_classifier_learns_known_classes_too_and_survives_pickle_and_files(tmp_path: Path) -> None:
+    import pickle
+
+    from afaf import AFAFClassifier
+
+    class_names = np.array(LABELS)
+    x, y = images()
+    whole = AFAFClassifier(encoder=Preset(), method="lda").fit(x, y)
+    model = AFAFClassifier(encoder=Preset())
+    for part in np.array_split(np.random.default_rng(0).permutation(len(y)), 4):
+        model.partial_fit(x[part], class_names[[LABELS.index(y[i]) for i in part]])
+    new, labels = images(1)
+    assert np.allclose(model.decision_function(new), whole.decision_function(new), atol=1e-6)
+    assert model.score(new, labels) > 0.95
+    again = pickle.loads(pickle.dumps(model))
+    model.save(tmp_path / "m.safetensors")
+    read = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset(), image_shape=(16, 16, 3))
+    for other in (again, read):
+        assert np.array_equal(other.predict(new), model.predict(new))
+    one_by_one = np.concatenate([model.decision_function(new[i : i + 1]) for i in range(9)])
+    assert np.allclose(one_by_one, model.decision_function(new[:9]), atol=1e-6)
+    with pytest.raises(ValueError, match="method"):
+        model.set_params(method="ridge").partial_fit(x, y)
+
+
+class Preset(Colours):
+    """The network above, for images at its own size."""
+
+    preprocessing = SMALL
+
+
+def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
+    from afaf import AFAFClassifier
+
+    x, y = images(each=2)
+    with pytest.raises(ValueError, match="image_shape"):
+        AFAFClassifier(encoder=Preset()).fit(x.reshape(len(x), -1), y)
+    with pytest.raises(ValueError, match="encoder"):
+        AFAFClassifier(method="lda").fit(x, y)
