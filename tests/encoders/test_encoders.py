@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -215,3 +216,21 @@ def test_what_is_no_image_is_refused(lite0: Encoder) -> None:
     for images in (np.zeros((1, 8, 8, 3), np.float32), np.zeros((1, 8, 8, 4), np.uint8), np.zeros((1, 12), np.uint8)):
         with pytest.raises(DataError, match="bytes"):
             lite0.features(images)
+
+
+def test_reading_in_threads_leaves_warnings_as_they_were(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(64)]
+    for path in paths:
+        Image.new("RGB", (8, 8)).save(path)
+    before = list(warnings.filters)
+    assert len(list(find_encoder(Tiny(), preprocessing=SMALL).stream(paths))) == 8
+    assert warnings.filters == before
+
+
+def test_photographs_of_phones_are_read(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    Image.new("RGB", (64, 48), (200, 40, 40)).save(tmp_path / "photo.heic", quality=95)
+    pixels = find_encoder(Tiny(), preprocessing=SMALL).read(tmp_path / "photo.heic")
+    assert pixels.shape == (1, 16, 16, 3)
+    assert np.abs(pixels.reshape(-1, 3).mean(0) - (200, 40, 40)).max() < 8

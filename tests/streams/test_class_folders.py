@@ -24,14 +24,14 @@ def put(path: Path) -> Path:
 
 def test_images_of_a_format_that_cannot_be_read_are_told_of(tmp_path: Path) -> None:
     image = put(tmp_path / "cat" / "1.png")
-    (tmp_path / "cat" / "2.HEIC").write_bytes(b"")
+    (tmp_path / "cat" / "2.JXL").write_bytes(b"")
     (tmp_path / "cat" / "notes.txt").write_text("")
-    with pytest.warns(SkippedImages, match=r"1 \.heic"):
+    with pytest.warns(SkippedImages, match=r"1 \.jxl"):
         assert find_class_folders(tmp_path).files == [(image, "cat")]
-    with pytest.warns(SkippedImages, match=r"1 \.heic"):
+    with pytest.warns(SkippedImages, match=r"1 \.jxl"):
         assert image_files(tmp_path) == [image]
     image.unlink()
-    with pytest.raises(DataError, match=r"1 \.heic"):
+    with pytest.raises(DataError, match=r"1 \.jxl"):
         find_class_folders(tmp_path)
 
 

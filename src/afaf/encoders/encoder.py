@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,7 +77,7 @@ class Encoder:
 
 def read_ahead(paths: list[Path], read: Callable[[Path], Pixels], batch: int, workers: int) -> Iterator[tuple[list[Path], Pixels]]:
     """Images (1, h, w, c) of one shape, read by threads and joined into batches."""
-    with ThreadPoolExecutor(workers) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:  # threads that silence Pillow may leave warnings silenced
         ahead = 4 * batch
         waiting = {path: pool.submit(read, path) for path in paths[:ahead]}
         for start in range(0, len(paths), batch):

@@ -113,7 +113,8 @@ def _other_formats(foreign: Sequence[Path]) -> str:
     """That images are left out because of their format; empty where there are none."""
     counts = Counter(path.suffix.lower() for path in foreign)
     words = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-    return f"{words} files are left out, a format that cannot be read: convert them to JPEG or PNG" if words else ""
+    heic = " (afaf[heic] reads .heic)" if counts.keys() & {".heic", ".heif"} else ""
+    return f"{words} files are left out, a format that cannot be read: convert them to JPEG or PNG{heic}" if words else ""
 
 
 def _refuse(error: OSError) -> None:

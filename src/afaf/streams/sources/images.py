@@ -23,12 +23,20 @@ from afaf.errors import DataError
 from afaf.files import read_bytes
 from afaf.streams.sources.source import Pixels, reading
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+try:
+    import pillow_heif
+except ImportError:  # the extra `heic`
+    HEIC: tuple[str, ...] = ()
+else:
+    pillow_heif.register_heif_opener()
+    HEIC = (".heic", ".heif")
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", *HEIC})
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM", *(("HEIF",) if HEIC else ()))
 PIXELS_AT_MOST = 50_000_000  # a small file can promise far more; decoded, they would fill the memory
 JPEG_WORK = 1_000_000_000  # pixels times scans of a JPEG that is still decoded: some seconds
 BYTES_AT_MOST = 1 << 29  # of an image file
-NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".svg"})  # told of, not read
+NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".svg"}) - SUFFIXES  # told of
 _MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: anything but data and restarts
 
 
