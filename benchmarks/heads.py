@@ -139,7 +139,9 @@ def _named(head: HeadSettings) -> str:
 
 def logistic(name: str, train: Features, test: Features) -> dict[str, Any]:
     started = time.perf_counter()
-    model = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=np.logspace(-5, 0, 6), cv=3, max_iter=300, n_jobs=-1))
+    model = make_pipeline(
+        StandardScaler(), LogisticRegressionCV(Cs=np.logspace(-5, 0, 6), l1_ratios=(0,), cv=3, scoring="accuracy", max_iter=300, n_jobs=-1)
+    )
     model.fit(train[0].numpy(), train[1])
     row = {"dataset": name, "images": 0, "head": "LogisticRegressionCV, joint", "test": 100 * model.score(test[0].numpy(), test[1])}
     return row | {"seconds": time.perf_counter() - started}

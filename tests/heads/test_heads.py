@@ -159,6 +159,18 @@ def test_constant_features_and_single_images_are_no_trouble(name: str) -> None:
         assert (head(x[some]).argmax(1) == y[some]).double().mean() > 0.9
 
 
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("copies", [1, 3])
+def test_one_image_of_each_class_and_copies_of_it(name: str, copies: int) -> None:
+    """Nothing varies within classes: rounding must not be taken for variance."""
+    x, y = images(15, n=20, d=300, k=20)
+    x, y = torch.nn.functional.normalize(x).repeat(copies, 1), y.repeat(copies)
+    for seed in range(3):
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+        sums = reduce(Sums.__add__, [Sums.of(x[part], y[part], 20) for part in order.chunk(5)])
+        assert solve(name, sums)(x).argmax(1).tolist() == y.tolist()
+
+
 def test_the_projection_follows_from_encoder_and_size_alone() -> None:
     x, _ = images(14)
     torch.manual_seed(1)

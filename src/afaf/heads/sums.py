@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Exact = torch.float64
+ROUNDING = 1e-11  # share of the sum of squares that differences of sums may leave
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Sums:
     def within(self) -> Tensor:
         """(d, d): the covariance within classes, pooled over them. It must hold all classes whose images are in the Gram matrix."""
         scatter = self.gram - self.totals.T @ self.means
+        if scatter.diagonal().sum() <= ROUNDING * self.gram.diagonal().sum():
+            return torch.zeros_like(scatter)  # one image of each class, or copies of it: nothing but rounding is left
         freedom = self.counts.sum() - (self.counts > 0).sum()
         return (scatter + scatter.T) / 2 / freedom.clamp(min=1)
 
