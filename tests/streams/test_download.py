@@ -455,6 +455,6 @@ def test_two_processes_do_not_write_the_same_download(cifar: Source, tmp_path: P
     pytest.importorskip("fcntl")
     data = tmp_path / "data"
     (data / INCOMING / "cifar10").mkdir(parents=True)
-    with module._alone(data / INCOMING / "cifar10"), pytest.raises(DataError, match="another process is downloading"):
+    with module._locked(data / INCOMING / "cifar10"), pytest.raises(DataError, match="another process is downloading"):
         get(cifar, data)
     get(cifar, data)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from afaf.errors import DataError
+from afaf.streams.class_order import read_order
 from afaf.streams.download import _unpack, _writing
-from afaf.streams.own import read_order
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
 from afaf.streams.sources.images import read_image

@@ -162,7 +162,7 @@ def test_missing_dataset_says_how_to_get_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
-        (lambda content: content[:-1], "cut short"),
+        (lambda content: content[:-1], "truncated"),
         (lambda content: b"", "empty"),
         (lambda content: content[:-3073] + bytes([200]) + content[-3072:], "label 200"),
         (lambda content: content * 600, "published file has 10000"),
@@ -213,12 +213,12 @@ GOOD_IMAGES, GOOD_LABELS = makers.idx_bytes(makers.pixels(4, 28, 28)), makers.id
         ),
         (GOOD_IMAGES, struct.pack(">BBBBI", 0, 0, 8, 1, 2**32 - 1) + b"x", "labels", f"promises {2**32 - 1} records, but the published"),
         (struct.pack(">BBBB3I", 0, 0, 8, 3, 4, 2**16, 2**16), GOOD_LABELS, "images", "65536x65536"),
-        (GOOD_IMAGES[:-1], GOOD_LABELS, "images", "cut short"),
-        (GOOD_IMAGES + b"x", GOOD_LABELS, "images", "goes on"),
-        (GOOD_IMAGES, GOOD_LABELS[:-1], "labels", "cut short"),
-        (GOOD_IMAGES, GOOD_LABELS + b"x", "labels", "goes on"),
+        (GOOD_IMAGES[:-1], GOOD_LABELS, "images", "truncated"),
+        (GOOD_IMAGES + b"x", GOOD_LABELS, "images", "longer than its header"),
+        (GOOD_IMAGES, GOOD_LABELS[:-1], "labels", "truncated"),
+        (GOOD_IMAGES, GOOD_LABELS + b"x", "labels", "longer than its header"),
         (GOOD_IMAGES, GOOD_LABELS[:-1] + bytes([200]), "labels", "label 200"),
-        (GOOD_IMAGES, makers.idx_bytes(np.arange(3, dtype=np.uint8)), "images", "not of one set"),
+        (GOOD_IMAGES, makers.idx_bytes(np.arange(3, dtype=np.uint8)), "images", "not of one dataset"),
         (b"", GOOD_LABELS, "images", "empty"),
         (b"\x00\x00\x0d\x03" + GOOD_IMAGES[4:], GOOD_LABELS, "images", "not an IDX file"),
         (b"<html>not found</html>", GOOD_LABELS, "images", "not an IDX file"),
@@ -238,7 +238,7 @@ def test_idx_promises_are_refused_before_memory_is_taken(tmp_path: Path) -> None
     content = bomb.compress(header) + b"".join(bomb.compress(bytes(1 << 20)) for _ in range(100)) + bomb.flush()
     idx_with(tmp_path, content, gzip.compress(GOOD_LABELS))
     tracemalloc.start()
-    refused("mnist", tmp_path, "goes on")
+    refused("mnist", tmp_path, "longer than its header")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 << 20

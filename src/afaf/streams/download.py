@@ -1,7 +1,7 @@
-"""Fetching the published datasets: resumed where it broke off, verified, and put in place only when whole.
+"""Download the published datasets: resumable, verified, moved into place only when complete.
 
-Everything arrives in `.incoming` inside the data folder. What a broken download left there is where the next one goes on; what
-turns out to be wrong is deleted; what is verified is moved to its place by renaming.
+Files arrive in `.incoming` inside the data folder. An interrupted download is resumed from there, a wrong file is deleted, verified
+files are renamed to their place.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from afaf.streams.sources.verify import Inspection, inspect
 
 INCOMING = ".incoming"
 BLOCK = 256 * 1024
-STALLS, BREAKS = 3, 100  # tries of one address: without a byte of progress in a row, and in all
-PAUSE = 1.0  # seconds before the next try
+STALLS, BREAKS = 3, 100  # attempts per URL: in a row without progress, and in total
+PAUSE = 1.0  # seconds before the next attempt
 TIMEOUT = 30.0  # seconds a server may be silent
-LIMITS = Limits(members=100, member=256 * 1024**2, total=512 * 1024**2)  # of CIFAR's archives; published: 8 files, 184 MB
+LIMITS = Limits(members=100, member=256 * 1024**2, total=512 * 1024**2)  # for CIFAR's archives; published: 8 files, 184 MB
 
-Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all (as far as known)
+Progress = Callable[[str, int, int], None]  # file, bytes so far, total bytes (an estimate if the server names none)
 
 
 def quiet(_name: str, _done: int, _total: int) -> None:
-    """Shows nothing."""
+    """Show no progress."""
 
 
 def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
-    """Downloads a dataset into the data folder; what was there before is replaced only by verified files."""
+    """Download a dataset into the data folder; existing files are replaced only by verified ones."""
     if not source.remotes:
         raise DataError(f"{source.title} needs no download")
     incoming = folder / INCOMING / source.name
     with _writing(folder):
         incoming.mkdir(parents=True, exist_ok=True)
-    with _tidied(incoming), _writing(folder), _alone(incoming):
+    with _without_empty_folders(incoming), _writing(folder), _locked(incoming):
         ready = incoming / "ready"
         shutil.rmtree(ready, ignore_errors=True)
         for remote in source.remotes:
@@ -56,18 +56,18 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
             if not (archive.exists() and remote.md5 in (None, _md5(archive))):
                 download(remote, archive, progress)
         try:
-            found = _make_ready(source, incoming, ready)
+            inspection = _make_ready(source, incoming, ready)
         except DataError:
             shutil.rmtree(incoming, ignore_errors=True)
             raise
         for path in sorted(ready.iterdir()):
             _put_in_place(path, folder / path.name)
         shutil.rmtree(incoming, ignore_errors=True)
-    return found
+    return inspection
 
 
 def _make_ready(source: Source, incoming: Path, ready: Path) -> Inspection:
-    """The files as the source looks for them, below `ready`, and verified there."""
+    """Unpack or move the files into `ready`, as they will lie in the data folder, and verify them."""
     for remote in source.remotes:
         archive, target = incoming / PurePosixPath(remote.name).name, ready / remote.name
         if remote.unpack:
@@ -75,14 +75,14 @@ def _make_ready(source: Source, incoming: Path, ready: Path) -> Inspection:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(archive, target)
-    found = inspect(source, ready)
-    if found.state not in ("verified", "counted"):
-        raise DataError(f"what was downloaded is not {source.title} and was deleted: {found.note}")
-    return found
+    inspection = inspect(source, ready)
+    if inspection.state not in ("verified", "counted"):
+        raise DataError(f"the downloaded files are not {source.title} and were deleted: {inspection.note}")
+    return inspection
 
 
 def _unpack(archive: Path, ready: Path, places: tuple[str, ...]) -> None:
-    """The members below the source's own folder; the others are left out."""
+    """Unpack the members below the dataset's own folder; skip the others."""
     for member, tar in plain_members(archive, LIMITS):
         name = PurePosixPath(member.name)
         if not name.parts or name.parts[0] not in places:
@@ -94,7 +94,7 @@ def _unpack(archive: Path, ready: Path, places: tuple[str, ...]) -> None:
 
 
 def _put_in_place(new: Path, place: Path) -> None:
-    """By renaming: a folder at once where there is none, else file by file, so that other files in it survive."""
+    """Rename a file or folder to its place; into an existing folder file by file, so that its other files survive."""
     if new.is_dir() and place.is_dir():
         for path in sorted(new.iterdir()):
             _put_in_place(path, place / path.name)
@@ -104,28 +104,28 @@ def _put_in_place(new: Path, place: Path) -> None:
 
 
 def download(remote: Remote, target: Path, progress: Progress = quiet) -> None:
-    """Fetches one file from the first address that serves it right; `target` appears only when it is whole and verified."""
+    """Download one file from the first URL that serves it; `target` appears only when complete and verified."""
     problems = []
     for url in addresses(remote):
         try:
             _download_from(url, remote, target, progress)
             return
-        except (DataError, OSError, http.client.HTTPException, ValueError) as error:  # the last: a mirror that is no address
+        except (DataError, OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a mirror that is not a URL
             problems.append(f"  {url}: {_reason(error)}")
     raise DataError(
-        f"could not download {remote.name}:\n" + "\n".join(problems) + "\nTry again later (what arrived is kept and resumed), "
+        f"could not download {remote.name}:\n" + "\n".join(problems) + "\nTry again later (the download will be resumed), "
         f"name a mirror in AFAF_MIRROR, or put the file at {target} yourself and run the command again"
     )
 
 
 def addresses(remote: Remote) -> list[str]:
-    """The mirror the user named, if any, then the official ones."""
+    """Return the URL on the mirror in AFAF_MIRROR, if set, then the official ones."""
     mirror = os.environ.get("AFAF_MIRROR")
     return [*([f"{mirror.rstrip('/')}/{remote.name}"] if mirror else []), *remote.urls]
 
 
 def _download_from(url: str, remote: Remote, target: Path, progress: Progress) -> None:
-    """From one address, going on after each break as long as bytes keep coming; then the checksum decides."""
+    """Download from one URL; resume after each interruption as long as there is progress, then check the checksum."""
     arriving = _Arriving(target, url)
     stalled = breaks = 0
     while True:
@@ -147,21 +147,21 @@ def _download_from(url: str, remote: Remote, target: Path, progress: Progress) -
                 raise
             time.sleep(PAUSE * stalled)
     if remote.md5 is not None:
-        found = _md5(arriving.path)
-        if found != remote.md5:
+        md5 = _md5(arriving.path)
+        if md5 != remote.md5:
             arriving.discard()
-            raise DataError(f"wrong checksum (md5 {found}, published {remote.md5}): deleted")
+            raise DataError(f"wrong checksum (md5 {md5}, published {remote.md5}): deleted")
     os.replace(arriving.path, target)
     arriving.discard()
 
 
 class _TooMuch(DataError):
-    """More bytes than the published file has."""
+    """The server sends more bytes than the published file has."""
 
 
 @dataclass
 class _Arriving:
-    """The part of a file that has arrived, and which version of it the server said it was."""
+    """The part of a file that has arrived, and the version that the server stated."""
 
     target: Path
     url: str
@@ -179,7 +179,7 @@ class _Arriving:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def version(self) -> str | None:
-        """What the server called the version that is arriving, if that came from this address."""
+        """Return the version that the server stated, if the part came from this URL."""
         try:
             note = json.loads(read_bytes(self._note, 1 << 16))
             return str(note["version"]) if note["url"] == self.url and note["version"] else None
@@ -195,9 +195,9 @@ class _Arriving:
 
 
 def _fetch(url: str, arriving: _Arriving, remote: Remote, progress: Progress) -> None:
-    """One request: the rest of the file if some has arrived, else all of it."""
+    """Send one request: for the rest of the file if a part has arrived, else for all of it."""
     if arriving.size and arriving.version() is None and remote.md5 is None:
-        arriving.discard()  # nothing could tell whether the two pieces belong together
+        arriving.discard()  # without version and checksum, nobody could tell whether the two parts belong together
     start = arriving.size
     headers = {"User-Agent": "afaf", "Accept-Encoding": "identity"}
     if start:
@@ -207,15 +207,15 @@ def _fetch(url: str, arriving: _Arriving, remote: Remote, progress: Progress) ->
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start and _total(error.headers) == start:  # all of it had arrived
+        if error.code == 416 and start and _total(error.headers) == start:  # the file is complete
             return
         if error.code == 416 and start:
             arriving.discard()
-            raise OSError("the server has another version of the file: starting again") from error
+            raise OSError("the server has another version of the file: restarting") from error
         raise
     with response:
         start, total = _agreed_start(response, start)
-        at_most = remote.size if remote.md5 is not None else 2 * remote.size  # without a checksum the size is no promise
+        at_most = remote.size if remote.md5 is not None else 2 * remote.size  # without a checksum the size is an estimate
         if total is not None and (total > at_most or (remote.md5 is not None and total < at_most)):
             raise DataError(f"the server offers {total} bytes, but the published file has {remote.size}: another file")
         arriving.starts(_version(response.headers))
@@ -225,13 +225,13 @@ def _fetch(url: str, arriving: _Arriving, remote: Remote, progress: Progress) ->
             _copy(response, out, start, total, at_most, lambda done: progress(remote.name, done, total or remote.size))
 
 
-def _agreed_start(response: Any, asked: int) -> tuple[int, int | None]:
-    """Where the server's bytes belong, and how long the whole file is; a server may ignore that only the rest was asked for."""
+def _agreed_start(response: Any, requested: int) -> tuple[int, int | None]:
+    """Return the offset of the server's bytes and the file's total size; a server may ignore the requested range."""
     if response.status == 206:
         unit, _, span = response.headers.get("Content-Range", "").partition(" ")
-        if unit == "bytes" and span.partition("-")[0] == str(asked):
-            return asked, _total(response.headers)
-        raise DataError("the server sent another part of the file than asked for")
+        if unit == "bytes" and span.partition("-")[0] == str(requested):
+            return requested, _total(response.headers)
+        raise DataError("the server sent another part of the file than requested")
     length = response.headers.get("Content-Length")
     return 0, int(length) if length and length.isdigit() else None
 
@@ -242,7 +242,7 @@ def _total(headers: Any) -> int | None:
 
 
 def _version(headers: Any) -> str | None:
-    """What `If-Range` may carry: a strong entity tag, or the date."""
+    """Return the value for `If-Range`: a strong entity tag, or the date."""
     tag, date = headers.get("ETag"), headers.get("Last-Modified")
     version = tag if tag and not tag.startswith("W/") else date
     return str(version) if version else None
@@ -272,7 +272,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """A full disk or a folder that may not be written is the user's to mend."""
+    """Turn a failed write (a full disk, missing permission) into a WriteError."""
     try:
         yield
     except (DataError, urllib.error.URLError):
@@ -282,8 +282,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _tidied(folder: Path) -> Iterator[None]:
-    """No empty folders stay behind; what arrived so far does."""
+def _without_empty_folders(folder: Path) -> Iterator[None]:
+    """Remove the folder and its parent at the end if they are empty."""
     try:
         yield
     finally:
@@ -293,8 +293,8 @@ def _tidied(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time downloads a dataset; a lock of the system's, so none is left behind by a killed one."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that one process at a time downloads a dataset."""
     lock = FolderLock(folder)
     try:
         lock.take()

@@ -1,32 +1,32 @@
-"""Streams of the user's own images: a folder, an .npz file, or any dataset of (image, label) pairs.
+"""Streams of the user's own images: a folder, an .npz file, or a dataset of (image, label) pairs.
 
     open_stream("folder:photos", classes_per_task=2)
     open_stream("npz:arrays.npz", class_order=[["cat", "car"], ["dog", "truck"]])
     stream_from_dataset(train_set, test_set, classes_per_task=5)
 
-How an image becomes pixels is said in sources/images.py. Grey images keep one channel in memory and are shown to the network
-as three; with `size=0` images stay exactly as they are. Pixels are normalised with the mean and spread of the first task's
-training images: later tasks are not looked at before they arrive.
+sources/images.py converts images to pixels; `size=0` keeps their size. Grey images are stored with one channel, which is repeated three
+times for the network. Pixels are normalised with the mean and standard deviation of the first task's training images only.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from afaf.errors import ConfigError, DataError, unknown
-from afaf.files import read_text
-from afaf.randomness import check_seed
+from afaf.bounds import Count, Within
+from afaf.checked import build
+from afaf.errors import ConfigError, DataError
+from afaf.randomness import LARGEST_SEED
+from afaf.streams.class_order import in_own_labels
 from afaf.streams.sources.class_folders import SkippedImages, class_files, training_root
 from afaf.streams.sources.images import fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
@@ -35,13 +35,12 @@ from afaf.streams.sources.verify import shortened
 from afaf.streams.tasks import Augment, Preparation, Stream, checked_images, checked_labels
 
 Unreadable = Literal["error", "skip"]
-ClassOrder = Sequence[Any] | str | Path | None
 DEFAULT_SIZE = 32
 REMEDY = "unreadable=skip leaves them out; in a command, --set stream.unreadable=skip"  # for images that cannot be read
 
 
 class PairDataset(Protocol):
-    """What torch calls a map-style dataset, of (image, label) pairs."""
+    """A map-style torch dataset of (image, label) pairs."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -51,43 +50,29 @@ class PairDataset(Protocol):
 class Options:
     """How own images become a stream.
 
-    `class_order` names the classes in order of arrival: a flat list (cut into `classes_per_task`) or a list per task; or `order`
-    is the path of a file that says it, one task a line, commas between its classes. `size` is the side of the square images are
-    scaled to, 0 to leave them as they are. Without test images, `test_fraction` of each class is held out, chosen by `seed`.
+    `class_order` lists the classes in order of arrival: a flat list (cut into `classes_per_task`) or one list per task. `order` is the
+    path of a text file with that order, one task per line, classes separated by commas. Images are scaled to `size` x `size` pixels; 0
+    keeps their size. Without test images, `test_fraction` of each class is held out; `seed` selects which images.
     """
 
-    classes_per_task: int = 2
-    class_order: ClassOrder = None
-    order: str | Path = ""
-    size: int | None = DEFAULT_SIZE
-    test_fraction: float = 0.2
-    seed: int = 0
+    classes_per_task: Count = 2
+    class_order: Any = None
+    order: Any = ""
+    size: Annotated[int, Within(0, 4096)] | None = DEFAULT_SIZE
+    test_fraction: Annotated[float, Within(0, 1, above=True, below=True)] = 0.2
+    seed: Annotated[int, Within(0, LARGEST_SEED - 1)] = 0
     unreadable: Unreadable = "error"
     augment: Augment = "none"
 
     def __post_init__(self) -> None:
-        for name, types in (("classes_per_task", (int,)), ("seed", (int,)), ("test_fraction", (int, float))):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, types):
-                raise ConfigError(f"{name} must be a number, not {value!r}")
-        check_seed(self.seed, "seed")
-        if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or not 0 <= self.size <= 4096):
-            raise ConfigError(f"size must be a whole number of pixels up to 4096 (0 leaves images as they are), not {self.size!r}")
-        for name, choices in (("unreadable", get_args(Unreadable)), ("augment", get_args(Augment))):
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, not {getattr(self, name)!r}")
         if self.order and self.class_order is not None:
             raise ConfigError("give class_order or the file `order`, not both")
-        if not 0 < self.test_fraction < 1:
-            raise ConfigError(f"test_fraction must be between 0 and 1, not {self.test_fraction!r}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Options:
-        """The options by name, as a command line or a config gives them."""
-        for name in options:
-            if name not in cls.__dataclass_fields__:
-                raise ConfigError(unknown("option of own data", name, cls.__dataclass_fields__))
-        return cls(**options)
+        """Check options given by name, on a command line or in a config."""
+        checked: Options = build(cls, options)
+        return checked
 
     @property
     def side(self) -> int | None:
@@ -95,13 +80,12 @@ class Options:
 
 
 def stream_from_folder(path: Path | str, **options: Any) -> Stream:
-    """A stream from `train/CLASS/*.png` (jpg, bmp, gif, webp, tif, ppm) and, optionally, `test/CLASS/*`.
+    """Return a stream of `train/CLASS/*.png` (jpg, bmp, gif, webp, tif, ppm) and, if present, `test/CLASS/*`.
 
-    Without a `train` folder, the folder's own subfolders are the classes. Options: see `Options`.
+    Without a `train` folder, the folder's own subfolders are the classes. For the options see `Options`.
     """
     path, chosen = Path(path).expanduser(), Options.of(options)
-    if not path.is_dir():
-        raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: name one with train/CLASS/ image files")
+    _check_folder(path, "name one with train/CLASS/ image files")
     root = training_root(path)
     train = _read_classes(root, chosen)
     test = _read_classes(path / "test", chosen) if root != path and (path / "test").is_dir() else None
@@ -109,9 +93,9 @@ def stream_from_folder(path: Path | str, **options: Any) -> Stream:
 
 
 def stream_from_npz(path: Path | str, **options: Any) -> Stream:
-    """A stream from arrays `x_train`, `y_train` and, optionally, `x_test`, `y_test` (or `x`, `y`; or `images`, `labels`).
+    """Return a stream of the arrays `x_train`, `y_train` and, if present, `x_test`, `y_test` (or `x`, `y`; or `images`, `labels`).
 
-    Images are (n, h, w) or (n, h, w, c), uint8 or float; vectors (n, features) are possible. Options: see `Options`.
+    Images are (n, h, w) or (n, h, w, c), uint8 or float; vectors are (n, features). For the options see `Options`.
     """
     path, chosen = Path(path).expanduser(), Options.of(options)
     arrays = read_arrays(path)
@@ -128,56 +112,52 @@ def stream_from_dataset(
     class_names: Mapping[Any, str] | Sequence[str] | None = None,
     **options: Any,
 ) -> Stream:
-    """A stream from any dataset with a length and (image, label) items.
+    """Return a stream of a map-style dataset's (image, label) items.
 
-    An image is a Pillow image, an array (h, w) or (h, w, c), or a tensor (h, w) or (c, h, w). `class_names` belong to the labels
-    (by default the dataset's own `classes`, if it has them). Options: see `Options`.
+    An image is a Pillow image, an array (h, w) or (h, w, c), or a tensor (h, w) or (c, h, w). `class_names` maps labels to names (by
+    default the dataset's `classes` attribute). For the options see `Options`.
     """
     chosen = Options.of(options)
-    named = class_names if class_names is not None else getattr(train, "classes", None)
-    gathered = _gather(_items(train, name, chosen.side), chosen.unreadable)
-    gathered_test = _gather(_items(test, f"{name} (test)", chosen.side), chosen.unreadable) if test is not None else None
-    return _stream(name, gathered, gathered_test, chosen, _names(named, gathered.labels))
+    names = class_names if class_names is not None else getattr(train, "classes", None)
+    train_images = _read_dataset(train, name, chosen)
+    test_images = _read_dataset(test, f"{name} (test)", chosen) if test is not None else None
+    return _stream(name, train_images, test_images, chosen, _names_by_label(names, train_images.labels))
 
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """A folder of class folders, looked through but not read yet: what its names tell can be judged before reading takes its time."""
+    """The image files of a folder of class folders. `read` decodes them, which takes longer than listing them."""
 
-    files: list[tuple[Path, str]]  # images in the order of their names, and their classes
+    files: list[tuple[Path, str]]  # (image, class), sorted by path
 
     @property
     def labels(self) -> list[str]:
         return [label for _, label in self.files]
 
     def read(self, size: int, channels: int, unreadable: Unreadable = "error", remedy: str = REMEDY) -> tuple[NDArray[Any], list[str]]:
-        """The images, (n, size, size, channels) of bytes, and their classes."""
-        items = [(str(path), _reader(path, label, size)) for path, label in self.files]
-        found = _gather(items, unreadable, remedy)
-        _check_all_there(self.labels, found.labels)
-        return with_channels(found.images, channels), found.labels.tolist()
+        """Return the images as uint8 (n, size, size, channels), and their classes."""
+        loaded = _read_files(self.files, size, unreadable, remedy)
+        _check_no_class_lost(self.labels, loaded.labels)
+        return with_channels(loaded.images, channels), loaded.labels.tolist()
 
 
 def find_class_folders(path: Path | str) -> ClassFolders:
-    """The images of a folder that has a folder for each class; `train` in it stands for it."""
+    """List the images of a folder that has one subfolder per class, itself or in `train`."""
     path = Path(path).expanduser()
-    if not path.is_dir():
-        what = "not a folder" if path.exists() else "no such folder"
-        raise DataError(f"{path}: {what}: name one that has a folder of images for each class")
+    _check_folder(path, "name one that has a folder of images for each class")
     return ClassFolders(class_files(training_root(path)))
 
 
 def read_images(
     paths: Sequence[Path], size: int, channels: int, unreadable: Unreadable = "error", remedy: str = REMEDY
 ) -> tuple[NDArray[Any], list[Path]]:
-    """These images in the same way, and which of them could be read."""
-    items: list[Item] = [(str(path), _reader(path, str(i), size)) for i, path in enumerate(paths)]
-    found = _gather(items, unreadable, remedy)
-    return with_channels(found.images, channels), [paths[int(i)] for i in found.labels.tolist()]
+    """Return the images as uint8 (n, size, size, channels), and the paths that could be read."""
+    loaded = _read_files([(path, i) for i, path in enumerate(paths)], size, unreadable, remedy)
+    return with_channels(loaded.images, channels), [paths[i] for i in loaded.labels.tolist()]
 
 
 def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
-    """Grey images as colour ones, or colour as grey, weighed as Pillow does."""
+    """Convert grey images to RGB or RGB to grey, with Pillow's weights."""
     if images.shape[3] == channels:
         return images
     if channels == 3:
@@ -187,8 +167,8 @@ def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class _Gathered:
-    """Images read from wherever they were, with the user's labels."""
+class _LabelledImages:
+    """Images with the user's labels."""
 
     images: NDArray[Any]
     labels: NDArray[Any]
@@ -197,54 +177,51 @@ class _Gathered:
     def grey(self) -> bool:
         return self.images.ndim == 4 and self.images.shape[3] == 1
 
-    def coloured(self) -> _Gathered:
-        return replace(self, images=np.repeat(self.images, 3, axis=3)) if self.grey else self
+
+def _check_folder(path: Path, advice: str) -> None:
+    if not path.is_dir():
+        raise DataError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}: {advice}")
 
 
-Read = Callable[[], tuple[NDArray[Any], Hashable]]
-Item = tuple[str, Read]  # a name for messages, and how to read it
-
-
-def _read_classes(root: Path, options: Options) -> _Gathered:
+def _read_classes(root: Path, options: Options) -> _LabelledImages:
     files = class_files(root)
-    found = _gather([(str(path), _reader(path, label, options.side)) for path, label in files], options.unreadable)
+    loaded = _read_files(files, options.side, options.unreadable)
     if not options.order and options.class_order is None:
-        _check_all_there((label for _, label in files), found.labels)
-    return found
+        _check_no_class_lost((label for _, label in files), loaded.labels)
+    return loaded
 
 
-def _check_all_there(wanted: Iterable[str], found: NDArray[Any]) -> None:
-    """Images may be left out where they cannot be read, but no class may vanish by it."""
-    lost = sorted(set(wanted) - set(found.tolist()))
+def _check_no_class_lost(expected: Iterable[str], loaded: NDArray[Any]) -> None:
+    lost = sorted(set(expected) - set(loaded.tolist()))
     if lost:
         raise DataError(f"of {shortened(lost)} no image at all can be read: replace them, or remove the class")
 
 
-def _reader(path: Path, label: str, side: int | None) -> Read:
-    return lambda: (read_image(path, side), label)
+def _read_files(files: Sequence[tuple[Path, Hashable]], side: int | None, unreadable: Unreadable, remedy: str = REMEDY) -> _LabelledImages:
+    def read(i: int) -> tuple[NDArray[Any], Hashable]:
+        return read_image(files[i][0], side), files[i][1]
+
+    return _read_all([str(path) for path, _ in files], read, unreadable, remedy)
 
 
-def _items(dataset: PairDataset, name: str, side: int | None) -> list[Item]:
+def _read_dataset(dataset: PairDataset, name: str, options: Options) -> _LabelledImages:
     try:
-        length = len(dataset)
+        names = [f"{name}, item {i}" for i in range(len(dataset))]
     except TypeError as error:
         raise DataError(f"{name}: a dataset must have a length (a map-style dataset), {type(dataset).__name__} has none") from error
-    return [(f"{name}, item {i}", _item(dataset, i, f"{name}, item {i}", side)) for i in range(length)]
 
-
-def _item(dataset: PairDataset, index: int, name: str, side: int | None) -> Read:
-    def read() -> tuple[NDArray[Any], Hashable]:
-        with reading(name, "mend the dataset"):
-            item = dataset[index]
+    def read(i: int) -> tuple[NDArray[Any], Hashable]:
+        with reading(names[i], "correct the dataset"):
+            item = dataset[i]
             if not isinstance(item, (tuple, list)) or len(item) != 2:
-                raise DataError(f"{name}: a pair (image, label) is expected, not {type(item).__name__}")
-            return _as_array(item[0], name, side), _as_label(item[1], name)
+                raise DataError(f"{names[i]}: a pair (image, label) is expected, not {type(item).__name__}")
+            return _as_array(item[0], names[i], options.side), _as_label(item[1], names[i])
 
-    return read
+    return _read_all(names, read, options.unreadable)
 
 
 def _as_array(image: Any, name: str, side: int | None) -> NDArray[Any]:
-    """An image of any kind as (h, w, c), uint8 or float32, scaled."""
+    """Return an image as (h, w, c), uint8 or float32, scaled to `side`."""
     if isinstance(image, Image.Image):
         return pixels_of(image, side, name)
     if isinstance(image, torch.Tensor):
@@ -263,25 +240,27 @@ def _as_label(label: Any, name: str) -> Hashable:
     if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and np.ndim(label) == 0:
         label = label.item()
     if not isinstance(label, (int, str)):
-        raise DataError(f"{name}: a label is a whole number or a text, not {type(label).__name__}")
+        raise DataError(f"{name}: a label is an integer or a string, not {type(label).__name__}")
     return label
 
 
-def _gather(items: Sequence[Item], unreadable: Unreadable, remedy: str = REMEDY) -> _Gathered:
-    """Reads every image once, into its place; grey ones are kept as one channel if all of them are grey."""
+def _read_all(
+    names: Sequence[str], read: Callable[[int], tuple[NDArray[Any], Hashable]], unreadable: Unreadable, remedy: str = REMEDY
+) -> _LabelledImages:
+    """Read every image into one array, which has one channel if all images are grey. `names` are for messages."""
     images: NDArray[Any] | None = None
     labels: list[Hashable] = []
-    bad: list[str] = []
+    problems: list[str] = []
     all_grey = True
-    for name, read in items:
+    for i, name in enumerate(names):
         try:
-            pixels, label = read()
+            pixels, label = read(i)
         except DataError as error:
-            bad.append(str(error))
+            problems.append(str(error))
             continue
         channels = 3 if pixels.shape[2] == 1 else pixels.shape[2]
         if images is None:
-            images = np.empty((len(items), *pixels.shape[:2], channels), pixels.dtype)
+            images = np.empty((len(names), *pixels.shape[:2], channels), pixels.dtype)
         if (*pixels.shape[:2], channels) != images.shape[1:] or pixels.dtype != images.dtype:
             raise DataError(
                 f"{name}: {pixels.shape} {pixels.dtype}, but the images before are {images.shape[1:]} {images.dtype}: "
@@ -290,11 +269,11 @@ def _gather(items: Sequence[Item], unreadable: Unreadable, remedy: str = REMEDY)
         images[len(labels)] = pixels
         labels.append(label)
         all_grey = all_grey and pixels.shape[2] == 1
-    _report(bad, len(items), unreadable, remedy)
+    _report(problems, len(names), unreadable, remedy)
     if images is None:
-        raise DataError("a stream needs images: there are none")
+        raise DataError("a stream needs at least one image")
     images = images[: len(labels)]
-    return _Gathered(np.ascontiguousarray(images[..., :1]) if all_grey else images, _label_array(labels))
+    return _LabelledImages(np.ascontiguousarray(images[..., :1]) if all_grey else images, _label_array(labels))
 
 
 def _label_array(labels: Sequence[Hashable]) -> NDArray[Any]:
@@ -303,48 +282,51 @@ def _label_array(labels: Sequence[Hashable]) -> NDArray[Any]:
     return array
 
 
-def _report(bad: Sequence[str], total: int, unreadable: Unreadable, remedy: str) -> None:
-    """Unreadable images, by name: an error, or left out with a warning where that was asked for."""
-    if not bad:
+def _report(problems: Sequence[str], total: int, unreadable: Unreadable, remedy: str) -> None:
+    """Raise for unreadable images, or warn if they may be skipped."""
+    if not problems:
         return
-    listing = "\n".join(f"  {problem}" for problem in bad[:20]) + (f"\n  and {len(bad) - 20} more" if len(bad) > 20 else "")
+    count = len(problems)
+    listing = "\n".join(f"  {problem}" for problem in problems[:20]) + (f"\n  and {count - 20} more" if count > 20 else "")
     if unreadable == "error":
-        raise DataError(f"{len(bad)} of {total} images cannot be read ({remedy}):\n{listing}")
-    if len(bad) == total:
+        raise DataError(f"{count} of {total} images cannot be read ({remedy}):\n{listing}")
+    if count == total:
         raise DataError(f"none of the {total} images can be read:\n{listing}")
-    warnings.warn(f"{len(bad)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=5)
+    warnings.warn(f"{count} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=5)
 
 
-def _from_arrays(x: NDArray[Any], y: NDArray[Any], options: Options, name: str) -> _Gathered:
+def _from_arrays(x: NDArray[Any], y: NDArray[Any], options: Options, name: str) -> _LabelledImages:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dtype.kind not in "biuU":
-        raise DataError(f"{name}: labels must be whole numbers or texts, not {y.dtype}")
+        raise DataError(f"{name}: labels must be integers or strings, not {y.dtype}")
     labels = checked_labels(y)
     if options.side is not None:
         _check_channels(x, name)
     images = checked_images(x, name)
     if len(images) != len(labels):
-        raise DataError(f"{name}: {len(images)} images but {len(labels)} labels: they must be as many")
-    return _Gathered(fit(images, options.side, name) if images.ndim == 4 else images, labels)
+        raise DataError(f"{name}: {len(images)} images but {len(labels)} labels: give one label per image")
+    return _LabelledImages(fit(images, options.side, name) if images.ndim == 4 else images, labels)
 
 
 def _check_channels(images: NDArray[Any], name: str) -> None:
-    """Images that are scaled are grey or coloured: of others, channels that come first would be taken for rows."""
+    """Refuse other than 1 or 3 channels in images to be scaled: (c, h, w) would be scaled as (h, w, c)."""
     if images.ndim == 4 and images.shape[3] not in (1, 3):
         first = "; channels come last: transpose them from (c, h, w)" if images.shape[1] in (1, 3) else ""
         raise DataError(f"{name}: images have 1 or 3 channels, these are {images.shape[1:]}{first} (size=0 takes any number)")
 
 
-def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Options, class_names: Mapping[Any, str] | None = None) -> Stream:
-    """The tasks, normalised by what the first one shows."""
+def _stream(
+    name: str, train: _LabelledImages, test: _LabelledImages | None, options: Options, class_names: Mapping[Any, str] | None = None
+) -> Stream:
+    """Build the stream; all tasks are normalised with the statistics of the first."""
     if test is not None:
-        strange = sorted({str(label) for label in set(test.labels.tolist()) - set(train.labels.tolist())})
-        if strange:
-            raise DataError(f"{name}: there are test images of {shortened(strange)}, but no training images: add some or remove them")
+        untrained = sorted({str(label) for label in set(test.labels.tolist()) - set(train.labels.tolist())})
+        if untrained:
+            raise DataError(f"{name}: there are test images of {shortened(untrained)}, but no training images: add some or remove them")
         if test.grey != train.grey:
-            train, test = train.coloured(), test.coloured()
-    order = _order(options.order or options.class_order, train.labels)
+            train, test = (replace(split, images=with_channels(split.images, 3)) for split in (train, test))
+    order = in_own_labels(options.order or options.class_order, train.labels)
     if test is None:
         _check_enough(name, train.labels, order)
     stream = Stream.from_arrays(
@@ -370,14 +352,14 @@ def _stream(name: str, train: _Gathered, test: _Gathered | None, options: Option
 
 def _check_enough(name: str, labels: NDArray[Any], order: Sequence[Any] | None) -> None:
     counts = Counter(labels.tolist())
-    wanted = counts if order is None else {label for group in order for label in (group if isinstance(group, list) else [group])}
-    few = [str(label) for label, count in counts.items() if count < 2 and label in wanted]
-    if few:
-        raise DataError(f"{name}: one image only of {shortened(few)}: at least 2 are needed, one of them for the test")
+    used = counts if order is None else {label for group in order for label in (group if isinstance(group, list) else [group])}
+    single = [str(label) for label, count in counts.items() if count < 2 and label in used]
+    if single:
+        raise DataError(f"{name}: one image only of {shortened(single)}: at least 2 are needed, one of them for the test")
 
 
 def _measured(images: NDArray[Any]) -> Preparation:
-    """Mean and spread per channel; of uint8 images from the counts of the 256 values, without a larger copy of them."""
+    """Mean and standard deviation per channel; for uint8 from a histogram, which needs no float copy of the images."""
     if images.ndim != 4 or images.dtype != np.uint8:
         return Preparation.measured(images)
     values = np.arange(256) / 255
@@ -391,42 +373,9 @@ def _measured(images: NDArray[Any]) -> Preparation:
     return Preparation(tuple(means), tuple(stds))
 
 
-def _names(named: Mapping[Any, str] | Sequence[str] | None, labels: NDArray[Any]) -> dict[Any, str] | None:
-    """The names of labels, from a mapping or, for labels 0, 1, ..., from a list."""
-    if named is None or isinstance(named, Mapping):
-        return dict(named) if named is not None else None
-    known = range(len(named))
-    return {label: str(named[label]) for label in set(labels.tolist()) if isinstance(label, int) and label in known}
-
-
-def _order(order: ClassOrder, labels: NDArray[Any]) -> list[Any] | None:
-    """The class order in the user's own labels, which a file or a command line can only spell as text."""
-    if order is None:
-        return None
-    if isinstance(order, (str, Path)):
-        order = read_order(order)
-    spelled = {str(label): label for label in labels.tolist()}
-    own = set(spelled.values())
-
-    def label(item: Any) -> Any:
-        return item if isinstance(item, Hashable) and item in own else spelled.get(str(item), item)
-
-    return [[label(i) for i in group] if isinstance(group, (list, tuple, np.ndarray)) else label(group) for group in order]
-
-
-def read_order(order: str | Path) -> list[Any]:
-    """An order file: one task a line, commas between its classes, '#' before remarks. A text with commas is a flat list."""
-    path = Path(order).expanduser()
-    if isinstance(order, str) and "," in order and not os.path.isfile(path):  # which says no to a name that is too long for one
-        return _split(order)
-    with reading(path, "an order file is plain text, one task a line"):
-        text = read_text(path).removeprefix("\ufeff")
-    tasks = [_split(line.partition("#")[0]) for line in text.splitlines()]
-    tasks = [task for task in tasks if task]
-    if not tasks:
-        raise DataError(f"{path}: no classes: write one task a line, commas between its classes")
-    return tasks
-
-
-def _split(line: str) -> list[str]:
-    return [name.strip() for name in line.split(",") if name.strip()]
+def _names_by_label(names: Mapping[Any, str] | Sequence[str] | None, labels: NDArray[Any]) -> dict[Any, str] | None:
+    """Names from a mapping, or from a list that is indexed by the label."""
+    if names is None or isinstance(names, Mapping):
+        return dict(names) if names is not None else None
+    indices = range(len(names))
+    return {label: str(names[label]) for label in set(labels.tolist()) if isinstance(label, int) and label in indices}

@@ -1,4 +1,4 @@
-"""A contact sheet: a few training images of every class, one row a class, the tasks one below the other."""
+"""A contact sheet: a few training images of every class, one row per class, grouped by task."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from PIL.PngImagePlugin import PngInfo
 from afaf.errors import DataError
 from afaf.files import write_output
 from afaf.files.marks import PROGRAM
-from afaf.streams.tasks import Stream, Task
+from afaf.streams.tasks import Stream
 from afaf.text import printable_name
 
 GAP, MARGIN, NAMES, HEADING = 4, 12, 130, 26  # pixels
-SMALLEST, LARGEST = 48, 128  # side an image is shown with
+SMALLEST, LARGEST = 48, 128  # side of a displayed image
 INK, PALE, PAPER = "#1a1a1a", "#777777", "white"
 
 
 def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
-    """The sheet as a Pillow image; the images are as stored, before normalisation and augmentation."""
+    """Draw the sheet; images are shown as stored, before normalisation and augmentation."""
     if stream[0].train.images.ndim != 4:
-        raise DataError(f"stream '{stream.name}' is made of vectors: there are no images to show")
+        raise DataError(f"stream '{stream.name}' consists of vectors: it has no images to show")
     shown = _shown_size(*stream[0].train.images.shape[1:3])
     cell_w, cell_h = shown[0] + GAP, shown[1] + GAP
     rows = sum(len(task.classes) for task in stream)
@@ -33,26 +33,27 @@ def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     y = MARGIN
     for task in stream:
-        draw.text((MARGIN, y + 6), _heading(task), INK, _font(14))
+        heading = f"Task {task.number}: {len(task.train):,} training, {len(task.test):,} test images"
+        draw.text((MARGIN, y + 6), heading, INK, ImageFont.load_default(14))
         y += HEADING
         for class_id, name in zip(task.classes, task.class_names, strict=True):
-            draw.text((MARGIN, y + cell_h // 2 - 8), _short(name), PALE, _font(12))
-            first = task.train.take(np.flatnonzero(task.train.labels == class_id)[:per_class])
-            for i, image in enumerate(_as_bytes(first.images)):
+            draw.text((MARGIN, y + cell_h // 2 - 8), _short(name), PALE, ImageFont.load_default(12))
+            first = task.train.of_classes(class_id).images[:per_class]
+            for i, image in enumerate(_as_bytes(first)):
                 sheet.paste(_resized(Image.fromarray(image), shown), (MARGIN + NAMES + i * cell_w, y))
             y += cell_h
     return sheet
 
 
 def save_contact_sheet(stream: Stream, path: Path, per_class: int = 10, *, inputs: Sequence[Path] = (), force: bool = False) -> None:
-    """The sheet as a PNG file; `inputs` are not replaced, other files only with `force`, unless they are such sheets."""
+    """Write the sheet as PNG; never over `inputs`, over files that are not contact sheets only with `force`."""
     sheet, about = contact_sheet(stream, per_class), PngInfo()
     about.add_text("Software", PROGRAM)
     write_output(path, "png", lambda part: sheet.save(part, "PNG", pnginfo=about), inputs, force=force)
 
 
 def _shown_size(height: int, width: int) -> tuple[int, int]:
-    """Width and height on the sheet: small images grow by a whole number, large ones shrink."""
+    """Width and height on the sheet: small images are enlarged by an integer factor, large ones shrunk."""
     side = max(height, width)
     if side > LARGEST:
         return max(1, width * LARGEST // side), max(1, height * LARGEST // side)
@@ -61,12 +62,8 @@ def _shown_size(height: int, width: int) -> tuple[int, int]:
 
 
 def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    grows = size[0] >= image.size[0]
-    return image.resize(size, Image.Resampling.NEAREST if grows else Image.Resampling.BICUBIC)  # pixels stay pixels
-
-
-def _heading(task: Task) -> str:
-    return f"Task {task.number}: {len(task.train):,} training, {len(task.test):,} test images"
+    enlarged = size[0] >= image.size[0]
+    return image.resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.BICUBIC)
 
 
 def _short(name: str) -> str:
@@ -74,12 +71,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 18 else name[:17] + "…"
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
-
-
 def _as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
-    """Images to look at: colour or grey, floats stretched over the range they have."""
+    """Return uint8 images, colour or grey; floats are scaled from their range."""
     if images.dtype != np.uint8:
         low, high = float(images.min()), float(images.max())
         images = ((images - low) * (255 / (high - low if high > low else 1))).astype(np.uint8)

@@ -1,6 +1,6 @@
-"""A stream is a sequence of tasks; a task brings new classes, with training and test images.
+"""A stream is a sequence of tasks; each task adds new classes, with training and test images.
 
-Classes are numbered in the order in which they arrive: the global class id is also the row of the network's output.
+Class ids count classes in order of arrival; a class id is also the index of the network's output.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of
 
 @dataclass(frozen=True)
 class Preparation:
-    """How stored pixels become what the network sees: (pixel - mean) / std per channel, uint8 pixels counted in 0..1.
+    """Normalisation of stored pixels: (pixel - mean) / std per channel, uint8 pixels divided by 255 first.
 
-    `channels` repeats a grey image; `augment` holds for training images only.
+    `channels` is how often a grey image is repeated; `augment` applies to training images only.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -34,7 +34,7 @@ class Preparation:
 
     @classmethod
     def measured(cls, images: NDArray[Any], augment: Augment = "none") -> Preparation:
-        """Mean and spread of these images, per channel (of vectors: over all features)."""
+        """Compute mean and standard deviation of the images, per channel (of vectors: over all features)."""
         pixels = images.reshape(-1, images.shape[-1] if images.ndim == 4 else 1).astype(np.float64)
         scale = 255.0 if images.dtype == np.uint8 else 1.0
         mean, std = pixels.mean(0) / scale, pixels.std(0) / scale
@@ -51,8 +51,8 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def of_class(self, class_id: int) -> Split:
-        return self.take(np.flatnonzero(self.labels == class_id))
+    def of_classes(self, *classes: int) -> Split:
+        return self.take(np.flatnonzero(np.isin(self.labels, classes)))
 
     def take(self, index: NDArray[Any]) -> Split:
         return Split(self.images[index], self.labels[index])
@@ -71,7 +71,7 @@ class Task:
     validation: Split | None = None
 
     def __post_init__(self) -> None:
-        """Numbers of any kind become plain ones, and lists tuples: draws are keyed by them, and files hold them."""
+        """Convert to plain int, str and tuple: they key random draws and are written to files."""
         object.__setattr__(self, "number", int(self.number))
         object.__setattr__(self, "classes", tuple(int(c) for c in self.classes))
         object.__setattr__(self, "class_names", tuple(str(name) for name in self.class_names))
@@ -81,7 +81,7 @@ class Task:
         return input_shape(self.train.images, self.preparation)
 
     def held_out(self, which: Literal["test", "validation"]) -> Split:
-        """The part a model is judged on."""
+        """Return the part that a model is evaluated on."""
         if which == "test":
             return self.test
         if self.validation is None:
@@ -91,7 +91,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outline:
-    """What can be known of a stream without its data: enough for the network, the capacity and the costs."""
+    """A stream without its data: enough to build the network, check the capacity and compute the costs."""
 
     name: str
     input_shape: Shape
@@ -111,11 +111,11 @@ class Outline:
 
 
 class Stream(Sequence[Task]):
-    """Tasks in order. `stream[i]` is a task, `stream[:n]` a shorter stream; `label_map` leads from the user's labels to class ids."""
+    """Tasks in order. `stream[i]` is a task, `stream[:n]` a shorter stream; `label_map` maps the user's labels to class ids."""
 
     def __init__(self, name: str, tasks: Sequence[Task], label_map: Mapping[Hashable, int] | None = None):
         self.name = name
-        self.source: str | None = None  # what it can be opened by again, if anything
+        self.source: str | None = None  # the name to open it by again, if it has one
         self.tasks = tuple(tasks)
         names = [name for task in self.tasks for name in task.class_names]
         self.label_map: dict[Hashable, int] = dict(label_map) if label_map is not None else {name: c for c, name in enumerate(names)}
@@ -132,7 +132,7 @@ class Stream(Sequence[Task]):
         if isinstance(index, int):
             return self.tasks[index]
         if index.start not in (None, 0) or index.step not in (None, 1):
-            raise DataError("only the beginning of a stream is a stream: stream[:n]")
+            raise DataError("a slice of a stream must start with its first task: stream[:n]")
         tasks = self.tasks[index]
         n_classes = sum(len(task.classes) for task in tasks)
         return Stream(self.name, tasks, {label: c for label, c in self.label_map.items() if c < n_classes})
@@ -158,11 +158,11 @@ class Stream(Sequence[Task]):
         )
 
     def with_validation(self, fraction: float, seed: int = 0) -> Stream:
-        """The same stream with a stratified part of each task's training images set aside for validation."""
+        """Return a copy that holds out a stratified part of each task's training images for validation."""
         return Stream(self.name, [_cut_validation(task, fraction, seed) for task in self.tasks], self.label_map)
 
     def with_at_most(self, images: int) -> Stream:
-        """The same stream with at most so many images of each class in each part: for trying things out."""
+        """Return a copy with at most `images` images per class in each part, for quick trials."""
         if images < 1:
             raise DataError(f"a stream needs at least 1 image of each class, not {images}")
         return Stream(self.name, [_cut_to(task, images) for task in self.tasks], self.label_map)
@@ -184,20 +184,20 @@ class Stream(Sequence[Task]):
         name: str = "arrays",
         seed: int = 0,
     ) -> Stream:
-        """A stream from images (n, h, w), (n, h, w, c) or vectors (n, features), with labels of any kind.
+        """Build a stream from images (n, h, w), (n, h, w, c) or vectors (n, features), with any hashable labels.
 
-        `class_order` names the labels in order of arrival, flat (cut into `classes_per_task`) or one list per task; by default
-        the sorted labels. Without `x_test` a stratified, seeded part of each class is held out. Without `preparation` the
-        pixels are normalised with the mean and spread of the first task's training images.
+        `class_order` lists the labels in order of arrival, flat (cut into `classes_per_task`) or one list per task; by default the
+        labels are sorted. Without `x_test`, a stratified, seeded part of each class is held out. Without `preparation`, pixels are
+        normalised with the mean and standard deviation of the first task's training images.
         """
         images, labels = checked_images(x, name), checked_labels(y)
         if len(images) != len(labels):
-            raise DataError(f"{len(images)} images but {len(labels)} labels: they must be as many")
+            raise DataError(f"{len(images)} images but {len(labels)} labels: give one label per image")
         if (x_test is None) != (y_test is None):
             raise DataError("give x_test and y_test together, or neither")
         groups = group_classes(labels, classes_per_task, class_order)
         label_map: dict[Hashable, int] = {label: i for i, label in enumerate(label for group in groups for label in group)}
-        named = class_names or {}
+        names = class_names or {}
         ids = _ids(labels, label_map)
         if x_test is None or y_test is None:
             train_index, test_index = stratified(ids, test_fraction, seed, "test")
@@ -214,19 +214,11 @@ class Stream(Sequence[Task]):
         for number, group in enumerate(groups, 1):
             classes = tuple(range(first, first + len(group)))
             first += len(group)
-            part = train.take(np.flatnonzero(np.isin(train.labels, classes)))
+            of_task = train.of_classes(*classes)
             if preparation is None:
-                preparation = Preparation.measured(part.images, augment)
-            tasks.append(
-                Task(
-                    number,
-                    classes,
-                    tuple(named.get(label, str(label)) for label in group),
-                    part,
-                    test.take(np.flatnonzero(np.isin(test.labels, classes))),
-                    preparation,
-                )
-            )
+                preparation = Preparation.measured(of_task.images, augment)
+            task_names = tuple(names.get(label, str(label)) for label in group)
+            tasks.append(Task(number, classes, task_names, of_task, test.of_classes(*classes), preparation))
         return cls(name, tasks, label_map)
 
 
@@ -238,14 +230,14 @@ def input_shape(images: NDArray[Any], preparation: Preparation) -> Shape:
 
 
 def checked_images(x: ArrayLike, name: str) -> NDArray[Any]:
-    """Images as (n, h, w, c) or vectors as (n, features); uint8 stays, everything else becomes finite float32."""
+    """Return images as (n, h, w, c), vectors as (n, features); uint8 is kept, other types become float32, which must be finite."""
     images = np.asarray(x)
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim not in (2, 4):
         raise DataError(f"{name}: images must be (n, h, w), (n, h, w, c) or vectors (n, features), not of shape {images.shape}")
     if images.size == 0:
-        raise DataError(f"{name}: there is nothing to learn from: the images are of shape {images.shape}")
+        raise DataError(f"{name}: no images to learn from: their shape is {images.shape}")
     if images.dtype == np.uint8:
         return images
     if images.dtype.kind not in "biuf":
@@ -266,7 +258,7 @@ def checked_labels(y: ArrayLike) -> NDArray[Any]:
 
 
 def group_classes(labels: NDArray[Any], classes_per_task: int, class_order: Sequence[Any] | None) -> list[list[Hashable]]:
-    """The labels of each task, in order; every label of the order must occur in the data."""
+    """Return the labels of each task; every label of `class_order` must occur in the data."""
     present: list[Hashable] = sorted(set(labels.tolist()), key=lambda label: (str(type(label)), label))
     if classes_per_task < 1:
         raise DataError(f"classes_per_task must be at least 1, not {classes_per_task}")
@@ -293,23 +285,23 @@ def group_classes(labels: NDArray[Any], classes_per_task: int, class_order: Sequ
 
 
 def stratified(labels: NDArray[Any], fraction: float, seed: int, purpose: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Indices that stay and indices set aside: of each class the same share, at least one, drawn with a key; both sorted."""
+    """Split the indices of each class at random by `fraction`; return those that remain and those held out, at least 1 per class."""
     if not 0 < fraction < 1:
         raise DataError(f"the {purpose} part must be a fraction between 0 and 1, not {fraction}")
-    aside = []
+    held_out = []
     for c in sorted(set(labels[labels >= 0].tolist())):
         index = np.flatnonzero(labels == c)
         if len(index) < 2:
-            raise DataError(f"class {c} has {len(index)} image(s): at least 2 are needed to set a {purpose} part aside")
+            raise DataError(f"class {c} has {len(index)} image(s): at least 2 are needed to hold out a {purpose} part")
         count = min(max(1, round(fraction * len(index))), len(index) - 1)
         order = torch.randperm(len(index), generator=generator(seed, purpose, c)).numpy()
-        aside.append(index[order[:count]])
-    chosen = np.sort(np.concatenate(aside))
+        held_out.append(index[order[:count]])
+    chosen = np.sort(np.concatenate(held_out))
     return np.setdiff1d(np.flatnonzero(labels >= 0), chosen), chosen
 
 
 def check_tasks(stream: Stream) -> None:
-    """A stream is refused before anything is learned from it, with the task and what is wrong."""
+    """Check that a stream is consistent; the error names the task."""
     if not stream.tasks:
         raise DataError(f"stream '{stream.name}' has no tasks")
     expected = 0
@@ -317,15 +309,15 @@ def check_tasks(stream: Stream) -> None:
     for number, task in enumerate(stream.tasks, 1):
         where = f"stream '{stream.name}', task {number}"
         if task.number != number:
-            raise DataError(f"{where}: it says that it is task {task.number}; tasks are numbered from 1, in order")
+            raise DataError(f"{where}: its number is {task.number}; tasks are numbered from 1, in order")
         if len(task.classes) != len(task.class_names):
-            raise DataError(f"{where}: {len(task.classes)} classes but {len(task.class_names)} names: they must be as many")
+            raise DataError(f"{where}: {len(task.classes)} classes but {len(task.class_names)} names: give one name per class")
         for c, name in zip(task.classes, task.class_names, strict=True):
             if c in owner:
                 raise DataError(f"{where}: class '{name}' is already in task {owner[c]}: a class belongs to one task")
             owner[c] = task.number
         if task.classes != tuple(range(expected, expected + len(task.classes))):
-            raise DataError(f"{where}: class ids must go on from {expected} in order of arrival, not {task.classes}")
+            raise DataError(f"{where}: class ids must continue from {expected} in order of arrival, not {task.classes}")
         expected += len(task.classes)
         for part, split in (("training", task.train), ("test", task.test)):
             if len(split) == 0:
@@ -344,8 +336,8 @@ def _ids(labels: NDArray[Any], label_map: Mapping[Hashable, int]) -> NDArray[np.
 
 
 def _cut_validation(task: Task, fraction: float, seed: int) -> Task:
-    stay, aside = stratified(task.train.labels, fraction, seed, "validation")
-    return replace(task, train=task.train.take(stay), validation=task.train.take(aside))
+    kept, held_out = stratified(task.train.labels, fraction, seed, "validation")
+    return replace(task, train=task.train.take(kept), validation=task.train.take(held_out))
 
 
 def _cut_to(task: Task, images: int) -> Task:

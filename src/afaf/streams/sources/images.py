@@ -1,9 +1,9 @@
-"""Any image to the pixels a network takes. The rule, in this order:
+"""Decode any image to the pixels of the network's input, in these steps:
 
 0. a JPEG of more pixels than fit into memory is decoded at half, a quarter or an eighth of its size;
-1. an animation is its first frame; a photograph is turned upright as its EXIF note says;
-2. transparent pixels show white; 16-bit grey is cut to 8 bits; grey stays grey, everything else becomes red, green and blue;
-3. the largest square in the middle is scaled to `size` x `size`, bicubic (with Pillow's antialiasing when it shrinks).
+1. of an animation the first frame is used; a photograph is rotated according to its EXIF orientation;
+2. transparent pixels become white; 16-bit grey is reduced to 8 bits; grey stays grey, all other modes become RGB;
+3. the largest centred square is scaled to `size` x `size`, bicubic (with Pillow's antialiasing when it shrinks).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ else:
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", *HEIC})
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM", *(("HEIF",) if HEIC else ()))
-PIXELS_AT_MOST = 50_000_000  # a small file can promise far more; decoded, they would fill the memory
-JPEG_WORK = 1_000_000_000  # pixels times scans of a JPEG that is still decoded: some seconds
+PIXELS_AT_MOST = 50_000_000  # a small file can declare far more, which would fill the memory when decoded
+JPEG_WORK = 1_000_000_000  # limit of pixels times scans of a JPEG: decoding takes some seconds
 BYTES_AT_MOST = 1 << 29  # of an image file
-NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".svg"}) - SUFFIXES  # told of
-_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: anything but data and restarts
+NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".svg"}) - SUFFIXES  # reported
+_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: any marker except restarts
 
 
 def read_image(path: Path, size: int | None) -> Pixels:
-    """The image in a file as (height, width, 1 or 3)."""
+    """Read an image file as (height, width, 1 or 3)."""
     with warnings.catch_warnings(), reading(path, "replace or remove it"):
-        warnings.simplefilter("ignore")  # Pillow's doubts about the file: it is refused below, or it is fine
+        warnings.simplefilter("ignore")  # Pillow's warnings about files that are refused below or decode well
         try:
             data = read_bytes(path, BYTES_AT_MOST)
             opened = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -56,7 +56,7 @@ def read_image(path: Path, size: int | None) -> Pixels:
 
 
 def _prepare_jpeg(image: Image.Image, data: bytes, size: int | None, path: Path) -> None:
-    """Refuse one that would take minutes to decode; have one that is too large for memory decoded smaller, where it is scaled anyway."""
+    """Refuse a JPEG that takes minutes to decode; decode one that is too large for memory at reduced size if it is scaled anyway."""
     width, height = image.size
     scans = count_scans(data, JPEG_WORK // (width * height))
     if width * height * scans > JPEG_WORK:
@@ -69,14 +69,14 @@ def _prepare_jpeg(image: Image.Image, data: bytes, size: int | None, path: Path)
 
 
 def count_scans(data: bytes, at_most: int) -> int:
-    """The scans of a JPEG file, each of which goes over all its pixels; `at_most` + 1 stands for more."""
+    """Count the scans of a JPEG file up to `at_most` + 1; decoding a scan touches every pixel."""
     place, scans = 2, 0
     while scans <= at_most and place + 4 <= len(data) and data[place] == 0xFF:
         marker = data[place + 1]
         if marker == 0xFF:  # a fill byte
             place += 1
             continue
-        if marker == 0xD9:  # the end; what follows is no part of the picture
+        if marker == 0xD9:  # end of image
             break
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
         if marker == 0xDA:
@@ -89,11 +89,11 @@ def count_scans(data: bytes, at_most: int) -> int:
 
 
 def pixels_of(image: Image.Image, size: int | None, name: str) -> Pixels:
-    """A Pillow image as (height, width, 1 or 3); its size is looked at before its pixels are decoded."""
+    """Return a Pillow image as (height, width, 1 or 3); its size is checked before its pixels are decoded."""
     width, height = image.size
     if width * height > PIXELS_AT_MOST:
         raise DataError(f"{name}: {width}x{height} pixels, more than {PIXELS_AT_MOST // 10**6} million: shrink or remove it")
-    with suppress(Exception):  # a broken note about the camera is no reason to refuse the picture
+    with suppress(Exception):  # damaged EXIF data is no reason to refuse the image
         image = ImageOps.exif_transpose(image)
     image = _grey_or_colour(image, name)
     if size is not None and image.size != (size, size):
@@ -103,7 +103,7 @@ def pixels_of(image: Image.Image, size: int | None, name: str) -> Pixels:
 
 
 def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
-    """Images (n, height, width, channels) scaled by the same rule; uint8 stays uint8, float32 stays float32."""
+    """Scale images (n, height, width, channels) in the same way; the dtype is kept."""
     n, height, width, channels = images.shape
     if size is None or (height, width) == (size, size):
         return images
@@ -111,7 +111,7 @@ def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
         raise DataError(f"{name}: images of {height}x{width} pixels cannot be scaled")
     fitted = np.empty((n, size, size, channels), images.dtype)
     for i in range(n):
-        if channels == 3 and images.dtype == np.uint8:  # the same as plane by plane, in one call
+        if channels == 3 and images.dtype == np.uint8:  # the same result as plane by plane, in one call
             fitted[i] = np.asarray(_scaled(Image.fromarray(np.ascontiguousarray(images[i])), size))
             continue
         for c in range(channels):
@@ -121,7 +121,7 @@ def fit(images: NDArray[Any], size: int | None, name: str) -> NDArray[Any]:
 
 
 def _scaled(image: Image.Image, size: int) -> Image.Image:
-    """The middle square, cut out first so that nothing beside it bleeds in."""
+    """Scale the centred square, cropped first so that no pixel outside enters the interpolation."""
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2

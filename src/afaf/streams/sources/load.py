@@ -1,4 +1,4 @@
-"""From records to the arrays of a stream's tasks, each image written once, at its place."""
+"""Load the images of a stream's tasks; each image is copied once, into its task's array."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from afaf.streams.tasks import Split
 def load_groups(
     source: Source, folder: Path, groups: Sequence[Sequence[int]], *, verify: bool = True, fit: str | None = None
 ) -> dict[Part, list[Split]]:
-    """For each part and each group of labels its images, in the source's order; labels are numbered 0, 1, ... within the group.
+    """Return one Split per part and group of labels, in the source's order; labels are renumbered 0, 1, ... within the group.
 
-    With `verify`, images that are not the published ones are refused. `fit` chooses among the source's ways to the size it has.
+    `verify` refuses images that are not the published ones. `fit` is a key of `source.fits`.
     """
     opened = source.records(folder)
     for part in PARTS:
@@ -31,11 +31,11 @@ def load_groups(
 def _load_part(
     source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]], verify: bool, fit: str | None
 ) -> list[Split]:
-    place = _Places(records.labels, groups, source)
+    arrays = _GroupArrays(records.labels, groups, source)
     pairs = verified(source, folder, part, records, [c for group in groups for c in group]) if verify else records.pairs()
     for images, labels in pairs:
-        place.put(partial(source.fit, way=fit), images, labels)
-    return place.splits()
+        arrays.add(partial(source.fit, way=fit), images, labels)
+    return arrays.splits()
 
 
 def _check_present(source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]]) -> None:
@@ -48,13 +48,13 @@ def _check_present(source: Source, folder: Path, part: Part, records: Records, g
         )
 
 
-class _Places:
-    """Arrays of the right size for every group, filled from the front."""
+class _GroupArrays:
+    """One preallocated array per group, filled chunk by chunk."""
 
     def __init__(self, labels: NDArray[np.uint8], groups: Sequence[Sequence[int]], source: Source):
         n_classes = len(source.class_names)
-        self._group = np.full(n_classes, -1)  # group of a label
-        self._number = np.zeros(n_classes, np.int64)  # number of a label within its group
+        self._group = np.full(n_classes, -1)  # by label
+        self._number = np.zeros(n_classes, np.int64)  # by label: its number within the group
         for g, group in enumerate(groups):
             for number, label in enumerate(group):
                 self._group[label], self._number[label] = g, number
@@ -63,10 +63,10 @@ class _Places:
         self._labels = [np.empty(size, np.int64) for size in sizes]
         self._filled = [0] * len(groups)
 
-    def put(self, fit: Callable[[Pixels], Pixels], images: Pixels, labels: NDArray[np.uint8]) -> None:
-        of = self._group[labels]
+    def add(self, fit: Callable[[Pixels], Pixels], images: Pixels, labels: NDArray[np.uint8]) -> None:
+        group_of = self._group[labels]
         for g in range(len(self._images)):
-            chosen = np.flatnonzero(of == g)
+            chosen = np.flatnonzero(group_of == g)
             if len(chosen):
                 at = slice(self._filled[g], self._filled[g] + len(chosen))
                 self._images[g][at] = fit(images[chosen])

@@ -1,7 +1,7 @@
 """notMNIST_small: letters A to J, 28x28 grey PNGs in a tar.gz or in the folder it unpacks to, with no official split.
 
-The split is a function of the pixels alone: file names, file order and packing do not enter it, and identical images stay on
-one side. So does the order of the images, by letter and then by the hash of the pixels: every copy gives the same stream.
+The split and the order depend on the pixels alone, so every copy gives the same stream: images are sorted by letter, then by the hash
+of their pixels, and identical images are in the same part.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,16 +18,13 @@ from PIL import Image
 
 from afaf.errors import DataError
 from afaf.files import read_bytes
-from afaf.streams.sources.digests import DIGESTS
-from afaf.streams.sources.fit import resized
+from afaf.streams.sources.datasets import dataset
+from afaf.streams.sources.images import fit
 from afaf.streams.sources.safety import Limits, plain_members, read_member
-from afaf.streams.sources.source import Part, Pixels, Records, Remote, Source, in_memory, reading
-from afaf.streams.tasks import Preparation
+from afaf.streams.sources.source import Part, Pixels, Records, in_memory, reading
 
 LETTERS = "ABCDEFGHIJ"
 SIDE = 28
-PER_LETTER = (1872, 1873, 1873, 1873, 1873, 1872, 1872, 1872, 1872, 1872)  # readable images
-TEST_PER_LETTER = (188, 187, 187, 187, 187, 187, 187, 187, 187, 187)
 LIMITS = Limits(members=20_000, member=64 * 1024, total=64 * 1024**2)  # published: 18,726 files of about 500 bytes
 ARCHIVE, UNPACKED = "notMNIST_small.tar.gz", "notMNIST_small"
 
@@ -34,10 +32,10 @@ Letter = tuple[str, int, bytes]  # name, class, file content
 
 
 def split_by_pixels(keys: list[bytes], labels: NDArray[np.uint8], quota: tuple[int, ...], seed: int = 0) -> NDArray[np.bool_]:
-    """Which images are test images: `quota` of each class, chosen by the hash of the pixels.
+    """Return a mask of the test images: `quota` of each class, chosen by the hash of the pixels.
 
-    Images with the same key are one group, whatever their letters. Groups are asked in the order of their seeded hash; a group
-    joins the test part if no class gets more than its quota by it.
+    Images with the same key form one group, whatever their letters. In the order of their seeded hash, groups join the test part
+    unless a class would exceed its quota.
     """
     groups: dict[bytes, list[int]] = {}
     for i, key in enumerate(keys):
@@ -47,18 +45,18 @@ def split_by_pixels(keys: list[bytes], labels: NDArray[np.uint8], quota: tuple[i
     test = np.zeros(len(keys), np.bool_)
     for key in sorted(groups, key=rank.__getitem__):
         members = groups[key]
-        asked = np.bincount(labels[members], minlength=len(quota))
-        if (asked <= left).all():
-            left -= asked
+        counts = np.bincount(labels[members], minlength=len(quota))
+        if (counts <= left).all():
+            left -= counts
             test[members] = True
     return test
 
 
 def notmnist_records(place: Path) -> dict[Part, Records]:
-    """Both parts of the split; unreadable images (the published archive has two) are left out and named."""
+    """Read both parts; unreadable images (the published archive has two) are skipped and listed."""
     images, labels, skipped = _decode(place)
     keys = [hashlib.sha256(image).digest() for image in images]
-    test = split_by_pixels(keys, labels, TEST_PER_LETTER)
+    test = split_by_pixels(keys, labels, NOTMNIST.counts["test"])
     order = np.array(sorted(range(len(keys)), key=lambda i: (labels[i], keys[i])))
     return {
         "train": in_memory(images, labels, order[~test[order]], tuple(skipped)),
@@ -80,7 +78,7 @@ def _decode(place: Path) -> tuple[Pixels, NDArray[np.uint8], list[str]]:
 
 
 def decode_letter(content: bytes, name: str) -> NDArray[np.uint8]:
-    """A 28x28 grey image from the bytes of a PNG; its size is looked at before its pixels are decoded."""
+    """Decode a 28x28 grey PNG; its size is checked before its pixels are decoded."""
     with reading(name), Image.open(io.BytesIO(content), formats=("PNG",)) as image:
         if image.size != (SIDE, SIDE):
             raise DataError(f"{name}: {image.size[0]}x{image.size[1]} pixels, not {SIDE}x{SIDE}")
@@ -109,9 +107,9 @@ def _letters_in_folder(folder: Path) -> Iterator[Letter]:
 
 
 def _letter(path: PurePosixPath) -> int | None:
-    """The class of .../A/name.png; None for anything else in the archive."""
-    known = path.suffix == ".png" and path.parent.name in tuple(LETTERS) and not path.name.startswith(".")
-    return LETTERS.index(path.parent.name) if known else None
+    """Return the class of .../A/name.png, None for any other file of the archive."""
+    is_letter = path.suffix == ".png" and path.parent.name in tuple(LETTERS) and not path.name.startswith(".")
+    return LETTERS.index(path.parent.name) if is_letter else None
 
 
 def _open(folder: Path) -> dict[Part, Records]:
@@ -119,25 +117,4 @@ def _open(folder: Path) -> dict[Part, Records]:
     return notmnist_records(archive if archive.exists() else folder / UNPACKED)
 
 
-NOTMNIST = Source(
-    name="notmnist",
-    title="notMNIST (small)",
-    class_names=tuple(LETTERS),
-    counts={"train": tuple(n - t for n, t in zip(PER_LETTER, TEST_PER_LETTER, strict=True)), "test": TEST_PER_LETTER},
-    shape=(32, 32, 1),
-    preparation=Preparation((0.4254,), (0.4501,), channels=3),
-    open=_open,
-    places=(ARCHIVE, UNPACKED),
-    remotes=(
-        Remote(
-            ARCHIVE,
-            (
-                "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz",
-                "https://commondatastorage.googleapis.com/books1000/notMNIST_small.tar.gz",
-            ),
-            8_458_043,  # no checksum was published: the decoded images decide
-        ),
-    ),
-    fits={"resize": resized},
-    digests=DIGESTS["notmnist"],
-)
+NOTMNIST = dataset("notmnist", _open, {"resize": partial(fit, size=32, name="notMNIST")})

@@ -1,4 +1,4 @@
-"""Arrays from an .npz file, without pickle and without believing what its headers promise."""
+"""Read arrays from an .npz file, without pickle and without trusting its headers."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ SPELLINGS = {
     "y_test": ("y_test", "test_labels"),
 }
 BLOCK = 1 << 20
-UNPACKED = 256 << 20  # bytes that any file may unpack to
-RATIO = 100  # above that, bytes for each byte of the file: images have less than ten
+UNPACKED = 256 << 20  # bytes that any file may decompress to
+RATIO = 100  # above that, bytes per byte of the file: images stay below ten
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """`x_train`, `y_train` and, if they are there, `x_test` and `y_test`; other arrays in the file are not read."""
+    """Read `x_train`, `y_train` and, if present, `x_test` and `y_test`; other arrays are ignored."""
     advice = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
     with reading(path, advice), open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
-        most = max(UNPACKED, RATIO * os.fstat(packed.fileno()).st_size)
+        bytes_left = max(UNPACKED, RATIO * os.fstat(packed.fileno()).st_size)
         members = {info.filename.removesuffix(".npy").lower(): info for info in archive.infolist()}
-        found = {}
+        arrays = {}
         for name, spellings in SPELLINGS.items():
-            spelled = next((s for s in spellings if s in members), None)
-            if spelled is not None:
-                most -= members[spelled].file_size
-                if most < 0:
-                    raise DataError(f"{path}: unpacks to over {RATIO} times its size: if that is meant, write it with numpy.savez")
-                with archive.open(members[spelled]) as file:
-                    found[name] = _read_array(file, members[spelled], path)
+            spelling = next((s for s in spellings if s in members), None)
+            if spelling is not None:
+                bytes_left -= members[spelling].file_size
+                if bytes_left < 0:
+                    raise DataError(f"{path}: decompresses to over {RATIO} times its size: if that is intended, write it with numpy.savez")
+                with archive.open(members[spelling]) as file:
+                    arrays[name] = _read_array(file, members[spelling], path)
     for name in ("x_train", "y_train"):
-        if name not in found:
-            there = ", ".join(sorted(members)[:20]) or "nothing"
-            raise DataError(f"{path}: no array '{name}' (or {', '.join(SPELLINGS[name][1:])}); there is {there}: {advice}")
-    if ("x_test" in found) != ("y_test" in found):
+        if name not in arrays:
+            present = ", ".join(sorted(members)[:20]) or "nothing"
+            raise DataError(f"{path}: no array '{name}' (or {', '.join(SPELLINGS[name][1:])}); it has {present}: {advice}")
+    if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{path}: x_test and y_test belong together: give both or neither")
-    return found
+    return arrays
 
 
 def _read_array(file: IO[bytes], info: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
     where = f"{path}, {info.filename}"
     shape, fortran, dtype = _read_header(file, where)
     if dtype.hasobject:
-        raise DataError(f"{where}: holds Python objects, which are never loaded: save arrays of numbers or texts")
+        raise DataError(f"{where}: holds Python objects, which are never loaded: save arrays of numbers or strings")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size > info.file_size:
         raise DataError(f"{where}: the header promises {shape} {dtype}, the file holds {info.file_size} bytes: replace it")
@@ -63,7 +63,7 @@ def _read_array(file: IO[bytes], info: zipfile.ZipInfo, path: Path) -> NDArray[A
     for start in range(0, size, BLOCK):
         block = file.read(min(BLOCK, size - start))
         if len(block) != min(BLOCK, size - start):
-            raise DataError(f"{where}: the file ends before the array does: it is cut short; replace it")
+            raise DataError(f"{where}: the array is truncated: replace the file")
         view[start : start + len(block)] = block
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 

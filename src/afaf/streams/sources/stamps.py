@@ -1,6 +1,6 @@
-"""What was found at the last look, remembered as long as the files do not change, so that `afaf data list` answers at once.
+"""A cache of inspections, valid as long as the files do not change, so that `afaf data list` answers at once.
 
-The notes are kept in the cache folder, not beside the data (which may be read-only), and losing them costs only time.
+It lies in the cache folder, since the data folder may be read-only. Losing it costs only time.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from afaf.streams.sources.verify import Inspection, inspect
 
 
 def inspect_remembered(source: Source, folder: Path) -> Inspection:
-    """The last inspection if nothing has changed since, else a new one."""
-    known = _read().get(_where(source, folder))
-    if known is not None and known.get("files") == _fingerprint(source, folder):
+    """Return the last inspection if the files have not changed, else a new one."""
+    entry = _read().get(_where(source, folder))
+    if entry is not None and entry.get("files") == _fingerprint(source, folder):
         try:
-            found = dict(known["found"])
-            return Inspection(**{**found, "skipped": tuple(found["skipped"])})
+            fields = entry["found"]
+            return Inspection(**{**fields, "skipped": tuple(fields["skipped"])})
         except (KeyError, TypeError):  # written by another version
             pass
     return inspect_anew(source, folder)
 
 
 def inspect_anew(source: Source, folder: Path) -> Inspection:
-    """A new inspection, remembered."""
+    """Inspect the files and cache the result."""
     files = _fingerprint(source, folder)
-    found = inspect(source, folder)
+    inspection = inspect(source, folder)
     if files is not None:
-        _write({**_read(), _where(source, folder): {"files": files, "found": asdict(found)}})
-    return found
+        _write({**_read(), _where(source, folder): {"files": files, "found": asdict(inspection)}})
+    return inspection
 
 
 def _where(source: Source, folder: Path) -> str:
@@ -46,7 +46,7 @@ def _where(source: Source, folder: Path) -> str:
 
 
 def _fingerprint(source: Source, folder: Path) -> str | None:
-    """Names, sizes and times of the files, and the digests they were compared with."""
+    """Hash the names, sizes and times of the files, and the digests they are compared with."""
     place = source.place(folder)
     if place is None:
         return None
@@ -68,6 +68,6 @@ def _read() -> dict[str, Any]:
 
 
 def _write(notes: dict[str, Any]) -> None:
-    with contextlib.suppress(WriteError):  # a cache that cannot be written is no cache
+    with contextlib.suppress(WriteError):  # works without a cache too
         make_folders(_file().parent)
         write_whole(_file(), lambda part: fill(part, [json.dumps(notes).encode()]))

@@ -1,10 +1,9 @@
-"""Whether images are the published ones: SHA-256 of the decoded pixels and labels, never of the packing.
+"""Check that images are the published ones, by SHA-256 of the decoded pixels and labels, whatever the file format.
 
-Two kinds of digest are recorded (digests.py):
+Two kinds of digest are recorded (digests.json):
 
-- of a part, "train": pixels and labels in the publisher's order; it settles a whole copy in one pass;
-- of a class, "train/cat": the sorted SHA-256s of the class's images, so it holds in any order and for a copy that lacks other
-  classes.
+- of a part, "train": pixels and labels in the publisher's order; it verifies a complete copy in one pass;
+- of a class, "train/cat": the sorted SHA-256s of the class's images, independent of their order and of other classes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ State = Literal["missing", "verified", "partial", "counted", "damaged"]
 
 
 class PartDigest:
-    """Of pixels and labels in order, updated as they pass."""
+    """The running digest of pixels and labels in order."""
 
     def __init__(self) -> None:
         self._pixels, self._labels = hashlib.sha256(), hashlib.sha256()
@@ -41,7 +40,7 @@ class PartDigest:
 
 
 class ClassDigests:
-    """Of each wanted class, whatever the order of its images."""
+    """The running digest of each wanted class, independent of the order of its images."""
 
     def __init__(self, wanted: Sequence[int]) -> None:
         self._seen: dict[int, list[bytes]] = {c: [] for c in wanted}
@@ -56,7 +55,7 @@ class ClassDigests:
 
 
 def verified(source: Source, folder: Path, part: Part, records: Records, wanted: Sequence[int]) -> Iterator[Pair]:
-    """The records' chunks; after the last one a `DataError` if those of the wanted classes are not the published ones."""
+    """Yield the chunks of the records; after the last, raise DataError if the wanted classes are not as published."""
     whole = PartDigest()
     for images, labels in records.pairs():
         if part in source.digests:
@@ -73,14 +72,14 @@ def verified(source: Source, folder: Path, part: Part, records: Records, wanted:
 
 
 def differing(source: Source, part: Part, records: Records, wanted: Sequence[int]) -> list[str]:
-    """Names of the wanted classes that are not as published: by digest, or only by number where no digest is recorded."""
+    """Name the wanted classes that are not as published, by digest, or by image count if no digest is recorded."""
     names = source.class_names
     recorded = {c: source.digests[f"{part}/{names[c]}"] for c in wanted if f"{part}/{names[c]}" in source.digests}
-    found = ClassDigests(list(recorded))
+    of_classes = ClassDigests(list(recorded))
     if recorded:
         for images, labels in records.pairs():
-            found.update(images, labels)
-    digests, counts = found.hexdigests(), count_classes(source, records)
+            of_classes.update(images, labels)
+    digests, counts = of_classes.hexdigests(), count_classes(source, records)
     return [names[c] for c in wanted if counts[c] != source.counts[part][c] or (c in recorded and digests[c] != recorded[c])]
 
 
@@ -94,17 +93,17 @@ def _difference(source: Source, part: Part, different: Sequence[str], skipped: S
 
 
 def shortened(names: Sequence[str], at_most: int = 10) -> str:
-    """The names, or the first of them and how many more."""
+    """Join the names; beyond `at_most` only their number is given."""
     rest = len(names) - at_most
     return ", ".join(names[:at_most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a look at a dataset on disk found.
+    """The state of a dataset on disk.
 
-    `verified`: all of it, as published. `partial`: classes are missing, those that are there are as published. `counted`: all
-    numbers are as published, but digests are not recorded for every class. `damaged`: `note` says what is wrong.
+    `verified`: complete and as published. `partial`: classes are missing, the others are as published. `counted`: image counts are as
+    published, but not every class has a recorded digest. `damaged`: `note` says why.
     """
 
     name: str
@@ -112,7 +111,7 @@ class Inspection:
     state: State
     place: str | None = None
     size: int = 0  # bytes on disk
-    counts: dict[Part, dict[str, int]] = field(default_factory=dict)  # images of each class that is there
+    counts: dict[Part, dict[str, int]] = field(default_factory=dict)  # images by class, without missing classes
     skipped: tuple[str, ...] = ()
     note: str = ""
 
@@ -125,7 +124,7 @@ class Inspection:
 
 
 def inspect(source: Source, folder: Path) -> Inspection:
-    """Reads and verifies everything that is there; never raises for bad data."""
+    """Read and verify all files of a dataset; never raises for bad data."""
     place = source.place(folder)
     if source.needs_files and place is None:
         return Inspection(source.name, source.title, "missing", note=f"afaf data get {source.name}")
@@ -152,7 +151,7 @@ def inspect(source: Source, folder: Path) -> Inspection:
 
 
 def _problem(source: Source, part: Part, records: Records) -> str | None:
-    """What is wrong with the classes that are there; the missing ones are no damage."""
+    """Return what is wrong with the classes that are present, or None."""
     whole = PartDigest()
     for images, labels in records.pairs():
         if part in source.digests:
