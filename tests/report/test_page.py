@@ -127,7 +127,7 @@ def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
     told = CliRunner().invoke(app, ["report", str(tmp_path / "nothing")])
     assert told.exit_code == 2
-    assert "is no folder" in " ".join(told.stderr.split())
+    assert "nothing is not a folder" in " ".join(told.stderr.split())
 
 
 def test_the_ledger_is_counted_whole(seeds: Path) -> None:

@@ -11,8 +11,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from afaf.cli import datasets as module
-from afaf.cli.data import data_app
 from afaf.cli.datasets import show_stream
+from afaf.cli.main import app
 from afaf.errors import ConfigError
 from afaf.streams import download
 from afaf.streams.sources import SOURCES, Remote
@@ -20,7 +20,7 @@ from streams import makers
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(data_app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def failed(*arguments: object) -> str:

@@ -371,7 +371,7 @@ def test_vectors_and_fortran_order(tmp_path: Path) -> None:
         ({"x_train": makers.pixels(24, 3, 32, 32)}, "channels come last"),
         ({"x_train": np.full((24, 8, 8), np.nan)}, "NaN"),
         ({"x_train": np.array(["x"] * 24)}, "shape"),
-        ({"x_train": makers.pixels(24, 0, 5)}, "of shape"),
+        ({"x_train": makers.pixels(24, 0, 5)}, "shape"),
     ],
 )
 def test_arrays_that_are_no_stream(tmp_path: Path, change: dict, word: str) -> None:

@@ -23,7 +23,7 @@ def test_images_are_where_they_belong() -> None:
     stream = stream_of()
     sheet = np.asarray(contact_sheet(stream, per_class=3))
     row, column = MARGIN + 2 * HEADING + 3 * (48 + GAP), MARGIN + NAMES + 2 * (48 + GAP)
-    fourth = stream[1].train.of_class(3).images[2]
+    fourth = stream[1].train.of_classes(3).images[2]
     assert np.array_equal(sheet[row : row + 48, column : column + 48], fourth)
 
 

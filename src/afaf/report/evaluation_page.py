@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from afaf.lifelong.evaluate import Evaluation
-from afaf.report.page import Page, Section, html_table, number_card
+from afaf.report.page import Page, Section, html_table, number_cards
 from afaf.version import __version__
 
 CLASS_HEADINGS = ["class", "call", "images", "right, %", "most often taken for"]
@@ -30,7 +30,7 @@ def evaluation_page(model: Path, folder: Path, evaluation: Evaluation) -> Page:
     worst_headings = ["file", "class", "answer", "probability"]
     worst = [[row["file"], row["label"], row["answer"], f"{row['probability']:.3f}"] for row in evaluation.worst]
     sections = (
-        Section("numbers", "Evaluation", f'<div class="numbers">{"".join(number_card(*card) for card in cards)}</div>'),
+        Section("numbers", "Evaluation", number_cards(cards)),
         Section("classes", "By class", html_table(CLASS_HEADINGS, class_rows(evaluation), words=(0, 4))),
         Section("calls", "By call", html_table(["call", "images", "right, %"], calls)),
         Section("confusion", "Wrong answers", html_table(["class", "answer", "images"], wrong, words=(0, 1)) if wrong else ""),

@@ -1,4 +1,4 @@
-"""The figures of a run or of results as SVG and PDF, for a paper."""
+"""Figures of a run or of results as SVG and PDF, for papers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -19,9 +18,9 @@ from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import figure_metadata, format_of
 from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
-from afaf.report.lettering import as_written, missing_letters_told_once
 from afaf.report.measured import Measured, Shape, mean_matrix
 from afaf.report.page import runs_in
+from afaf.report.plot_text import plot_text, warn_once_of_missing_letters
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
 from afaf.report.run_page import Runs
 from afaf.sweeps.store import Store
@@ -34,41 +33,39 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-Drawing = Callable[[Path], None]  # into a file
+Drawing = Callable[[Path], None]  # writes the file
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
 
 def write_figures(source: Path, folder: Path, *, force: bool = False) -> list[Path]:
-    """Every figure there are data for; files there that are no such figures are replaced only with `force`."""
-    found = runs_in(source)
-    drawings = figures_of_runs(Runs(found)) if found else figures_of_results(source)
-    places = {folder / f"{name}{suffix}": draw for name, draw in drawings.items() for suffix in SUFFIXES}
-    for path in places:
+    """Write all figures that there are data for; other existing files are replaced only with `force`."""
+    runs = runs_in(source)
+    drawings = figures_of_runs(Runs(runs)) if runs else figures_of_results(source)
+    files = {folder / f"{name}{suffix}": draw for name, draw in drawings.items() for suffix in SUFFIXES}
+    for path in files:
         check_output(path, format_of(path), force=force)
-    with matplotlib.rc_context(STYLE), missing_letters_told_once():
-        for path, draw in places.items():
+    with matplotlib.rc_context(STYLE), warn_once_of_missing_letters():
+        for path, draw in files.items():
             write_output(path, format_of(path), draw, force=force)
-    return list(places)
+    return list(files)
 
 
 def empty_figure(width: float, height: float) -> Figure:
-    """A figure in inches, drawn without a screen and without pyplot's global state."""
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)
-    return made
+    """Return a figure of this size in inches, without pyplot's global state."""
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(made: Figure, path: Path) -> Path:
-    write_whole(path, _saver(made))
+def save_figure(figure: Figure, path: Path) -> Path:
+    write_whole(path, _saver(figure))
     return path
 
 
-def _saver(made: Figure) -> Drawing:
-    return lambda path: made.savefig(path, metadata=figure_metadata(path.suffix))
+def _saver(figure: Figure) -> Drawing:
+    return lambda path: figure.savefig(path, metadata=figure_metadata(path.suffix))
 
 
 def figures_of_results(source: Path) -> dict[str, Drawing]:
-    """For each stream the methods with their presets: ACC of every seed, and the mean accuracy over time."""
+    """Return the drawings of a results folder: per stream, the presets' ACC of every seed and over time."""
     measured = Measured(Store(source).read().values())
     drawings: dict[str, Drawing] = {}
     for stream, shapes in presets_by_stream(measured).items():
@@ -79,7 +76,7 @@ def figures_of_results(source: Path) -> dict[str, Drawing]:
 
 
 def figures_of_runs(runs: Runs) -> dict[str, Drawing]:
-    """Those of a run, or of several that differ in their seed."""
+    """Return the drawings of a run, or of several runs that differ in their seed."""
     return {
         "r-matrix": lambda path: save_r_matrix(runs.first, path),
         "ledger": lambda path: save_ledger_picture(runs.model, path),
@@ -90,53 +87,53 @@ def figures_of_runs(runs: Runs) -> dict[str, Drawing]:
 
 
 def accuracies(measured: Measured, stream: str, shapes: list[Shape]) -> Figure:
-    """ACC of every seed with its mean, and the mean accuracy on the tasks so far."""
-    made = empty_figure(9, 1.2 + 0.3 * len(shapes))
-    left, right = made.subplots(1, 2)
+    """Draw ACC of every seed with its mean, and the mean accuracy on the tasks so far."""
+    figure = empty_figure(9, 1.2 + 0.3 * len(shapes))
+    left, right = figure.subplots(1, 2)
     for place, shape in enumerate(shapes):
         values, colour = list(measured.values(shape, "acc").values()), colour_of(shape.method)
         left.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=8)
         if values:
             left.plot(float(np.mean(values)), place, "o", color=colour, markersize=4)
         series = average_over_time(measured, shape, shape.method, colour)
-        known = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
-        if known:
+        points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+        if points:
             right.plot(
-                *zip(*known, strict=True), marker="o", markersize=3, color=colour, label=as_written(f"{shape.method} (n = {len(values)})")
+                *zip(*points, strict=True), marker="o", markersize=3, color=colour, label=plot_text(f"{shape.method} (n = {len(values)})")
             )
-    left.set_yticks(range(len(shapes)), [as_written(shape.method) for shape in shapes])
+    left.set_yticks(range(len(shapes)), [plot_text(shape.method) for shape in shapes])
     left.invert_yaxis()
-    left.set_title(as_written(f"{stream}: ACC of every seed (%)"))
+    left.set_title(plot_text(f"{stream}: ACC of every seed (%)"))
     right.set_title("mean accuracy on the tasks so far (%)")
     right.set_xlabel("after task")
     right.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     right.legend(frameon=False, fontsize=7)
-    return made
+    return figure
 
 
 def over_time(runs: Runs) -> Figure:
-    """Accuracy on each task after each task; the mean over seeds."""
-    made = empty_figure(8, 3)
-    for axes, title, name in zip(made.subplots(1, 2, sharey=True), ("class-IL", "task-IL"), ("R", "R_task_il"), strict=True):
+    """Draw the accuracy on each task after each task, averaged over seeds."""
+    figure = empty_figure(8, 3)
+    for axes, title, name in zip(figure.subplots(1, 2, sharey=True), ("class-IL", "task-IL"), ("R", "R_task_il"), strict=True):
         R = mean_matrix([getattr(run, name) for run in runs.results])
         for i in range(len(R)):
-            known = [(j + 1, value) for j in range(i, len(R)) if (value := R[j][i]) is not None]
-            if known:
-                axes.plot(*zip(*known, strict=True), marker="o", markersize=3.5, color=task_colour(i + 1), label=f"task {i + 1}")
+            points = [(j + 1, value) for j in range(i, len(R)) if (value := R[j][i]) is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=task_colour(i + 1), label=f"task {i + 1}")
         axes.set_title(title)
         axes.set_xlabel("after task")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    made.axes[0].set_ylabel("accuracy (%)")
-    made.axes[1].legend(frameon=False, fontsize=7)
-    return made
+    figure.axes[0].set_ylabel("accuracy (%)")
+    figure.axes[1].legend(frameon=False, fontsize=7)
+    return figure
 
 
 def confusion(runs: Runs) -> Figure:
-    """Shares of answers by true class, all seeds together; tasks outlined."""
+    """Draw the confusion matrix over all seeds, tasks outlined."""
     counts = np.sum([run.confusion for run in runs.results], axis=0)
-    names = [as_written(name) for task in runs.first.class_names for name in task]
-    made = empty_figure(2 + 0.3 * min(len(names), 24), 1.6 + 0.28 * min(len(names), 24))
-    axes = made.subplots()
+    names = [plot_text(name) for task in runs.first.class_names for name in task]
+    figure = empty_figure(2 + 0.3 * min(len(names), 24), 1.6 + 0.28 * min(len(names), 24))
+    axes = figure.subplots()
     image = axes.imshow(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), vmin=0, vmax=100, cmap="magma")
     for first, last in svg.boundaries([len(task) for task in runs.first.class_names]):
         axes.add_patch(Rectangle((first - 0.5, first - 0.5), last - first + 1, last - first + 1, fill=False, edgecolor="#ff5a36"))
@@ -144,21 +141,21 @@ def confusion(runs: Runs) -> Figure:
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlabel("answered with")
     axes.set_ylabel("true class")
-    made.colorbar(image, ax=axes, label="%", shrink=0.8)
-    return made
+    figure.colorbar(image, ax=axes, label="%", shrink=0.8)
+    return figure
 
 
 def curves(runs: Runs) -> Figure:
-    """Loss and accuracy on training images by epoch; the mean over seeds."""
-    made = empty_figure(8, 2.8)
-    for axes, name in zip(made.subplots(1, 2), ("loss", "accuracy"), strict=True):
+    """Draw loss and accuracy on training images by epoch, averaged over seeds."""
+    figure = empty_figure(8, 2.8)
+    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for task in sorted({key[0] for log in runs.logs for key in log}):
             keys = sorted({key for log in runs.logs for key in log if key[0] == task})
             means = [float(np.mean([log[key][name] for log in runs.logs if key in log])) for key in keys]
-            alone = "o" if len(keys) == 1 else None  # a line of one point is none
-            axes.plot(range(1, len(keys) + 1), means, marker=alone, color=task_colour(task), label=f"task {task}")
+            marker = "o" if len(keys) == 1 else None  # a line of one point is invisible
+            axes.plot(range(1, len(keys) + 1), means, marker=marker, color=task_colour(task), label=f"task {task}")
         axes.set_title(name if name == "loss" else "accuracy on training images (%)")
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    made.axes[0].legend(frameon=False, fontsize=7)
-    return made
+    figure.axes[0].legend(frameon=False, fontsize=7)
+    return figure

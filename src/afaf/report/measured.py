@@ -1,4 +1,4 @@
-"""What a folder of results says: runs by shape, means with their spread, differences over paired seeds."""
+"""Statistics of a folder of results: runs by shape, mean and standard deviation over seeds, paired differences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Shape:
-    """Runs that differ in their seed alone."""
+    """The stream, method and settings of runs that differ only in their seed."""
 
     stream: str
     method: str
@@ -44,10 +44,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
-        known = list(values)
-        if not known:
+        numbers = list(values)
+        if not numbers:
             return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+        return cls(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
     def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.2f}"
@@ -56,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of a difference over n paired seeds, and the interval that holds it with 95 % confidence (Student's t)."""
+    """The mean difference over n paired seeds with its 95 % confidence interval (Student's t)."""
 
     mean: float
     low: float | None
@@ -76,7 +76,7 @@ class Paired:
         return cls(spread.mean, spread.mean - reach, spread.mean + reach, spread.n, error)
 
     def chance_of_so_low(self, bound: float) -> float:
-        """How probable a mean as low as this is, or lower, if the true difference is `bound` (one-sided p)."""
+        """The one-sided p-value: the probability of a mean this low or lower if the true difference is `bound`."""
         if not self.error:
             return 1.0 if self.error is None or self.mean >= bound else 0.0
         return float(stats.t.cdf((self.mean - bound) / self.error, self.n - 1))
@@ -97,26 +97,26 @@ class Measured:
             self._by_shape.setdefault(shape.key, {})[line["seed"]] = line
 
     def shapes(self) -> list[Shape]:
-        """Every kind of run there is."""
+        """Return all shapes."""
         firsts = (next(iter(by_seed.values())) for by_seed in self._by_shape.values())
         return [Shape(line["stream"], line["method"], line["settings"]) for line in firsts]
 
     def runs(self, shape: Shape) -> dict[int, Line]:
-        """The runs that came to their end, by seed."""
+        """Return the successful runs by seed."""
         return {seed: line for seed, line in sorted(self._by_shape.get(shape.key, {}).items()) if failure(line) is None}
 
     def failures(self, shape: Shape) -> dict[int, str]:
-        """Why the others did not, by seed."""
-        found = {seed: failure(line) for seed, line in sorted(self._by_shape.get(shape.key, {}).items())}
-        return {seed: why for seed, why in found.items() if why is not None}
+        """Return the reasons of failure by seed."""
+        reasons = {seed: failure(line) for seed, line in sorted(self._by_shape.get(shape.key, {}).items())}
+        return {seed: why for seed, why in reasons.items() if why is not None}
 
     def values(self, shape: Shape, metric: str | Callable[[Line], float | None]) -> BySeed:
-        """A metric by seed, of the runs that have it: a field of the lines by name, or a function of a line."""
-        found = {seed: metric(line) if callable(metric) else line.get(metric) for seed, line in self.runs(shape).items()}
-        return {seed: value for seed, value in found.items() if value is not None}
+        """Return a metric by seed, for runs that have it: a field of the line, or a function of the line."""
+        values = {seed: metric(line) if callable(metric) else line.get(metric) for seed, line in self.runs(shape).items()}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def count(self, shape: Shape) -> str:
-        """How many seeds came to their end, and of how many where not all did."""
+        """Return the number of successful seeds, as "2 of 3" if some failed."""
         ended, failed = len(self.runs(shape)), len(self.failures(shape))
         return f"{ended} of {ended + failed}" if failed else str(ended)
 
@@ -125,11 +125,11 @@ class Measured:
 
 
 def failure(line: Line) -> str | None:
-    """Why a run has no numbers that could stand in a mean: it stopped, or its network does no better than guessing in the end."""
+    """Return why a run cannot enter a mean: it stopped, or its network ends no better than chance. None if it can."""
     if "failed" in line:
         return str(line["failed"])
     if line["stream"] not in BENCHMARKS:
-        return None  # how many classes its tasks have, only its data could tell
+        return None  # the number of classes per task is not known without its data
     R, sizes = line["R_task_il"], _classes_per_task(line["stream"])
     alive = [task for task, row in enumerate(R, 1) if not metrics.only_guesses(row, sizes)]
     if len(R) in alive:
@@ -139,12 +139,12 @@ def failure(line: Line) -> str | None:
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
-    """The difference, for the seeds that both have."""
+    """Return the differences for the common seeds."""
     return {seed: a[seed] - b[seed] for seed in a if seed in b}
 
 
 def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
-    """R matrices of several seeds, averaged entry by entry; None where a seed has none."""
+    """Average R matrices over seeds, entry by entry; None if a seed has no value."""
     mean: list[Row] = []
     for rows in zip(*matrices, strict=True):
         mean.append([None if any(v is None for v in column) else float(np.mean(column)) for column in zip(*rows, strict=True)])

@@ -1,4 +1,4 @@
-"""The tables of docs/methods.md: what each method does to the network, and what it costs on each built-in stream."""
+"""The tables of docs/methods.md: the actions of each method, and its costs on each built-in stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afaf.streams.benchmarks import BENCHMARKS
 
 
 def methods_tables() -> str:
-    """All tables, as Markdown; nothing is trained and no data is needed."""
+    """Return all tables as Markdown, without training or data."""
     methods = [find_method(name) for name in BUILT_IN]
     parts = [actions_table(methods)]
     for stream in (name for name, benchmark in BENCHMARKS.items() if not benchmark.illustration):
@@ -32,18 +32,18 @@ def actions_table(methods: Iterable[type[Method[Any]]]) -> str:
 
 def costs_table(compared: Sequence[Costs]) -> str:
     headings = ("method", "#params", "FLOPs (paper)", "by task", "FLOPs (counted)", "FLOPs an answer", "kept between tasks, bytes")
-    return _table(headings, [_costs_row(found) for found in compared])
+    return _table(headings, [_costs_row(costs) for costs in compared])
 
 
-def _costs_row(found: Costs) -> tuple[str, ...]:
-    kept = f"{found.kept_bytes:,} ({', '.join(found.kept)})" if found.kept else "0"
+def _costs_row(costs: Costs) -> tuple[str, ...]:
+    kept = f"{costs.kept_bytes:,} ({', '.join(costs.kept)})" if costs.kept else "0"
     return (
-        found.method,
-        f"{found.params:,} ({found.params_ratio:.4f}×)",
-        _ratio(found.paper_flops_ratio),
-        _ratio(found.paper_flops_by_task_ratio),
-        _ratio(found.counted_flops_ratio),
-        _ratio(found.inference_flops_ratio),
+        costs.method,
+        f"{costs.params:,} ({costs.params_ratio:.4f}×)",
+        _ratio(costs.paper_flops_ratio),
+        _ratio(costs.paper_flops_by_task_ratio),
+        _ratio(costs.counted_flops_ratio),
+        _ratio(costs.inference_flops_ratio),
         kept,
     )
 

@@ -1,4 +1,4 @@
-"""What a model file holds, in words and as a page: classes by task and date, capacity, sizes, who owns what."""
+"""A model file as data and as a page: classes by task and date, capacity, sizes, owners of connections."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from afaf.lifelong.model import Lifelong
 from afaf.report.ledger_facts import neuron_layers, owned_layers
-from afaf.report.page import Page, Section, html_table, number_card
+from afaf.report.page import Page, Section, html_table, number_cards
 from afaf.report.run_page import ledger_charts
 from afaf.version import __version__
 
 
 def model_facts(path: Path, model: Lifelong) -> dict[str, Any]:
-    """Everything that `afaf inspect` shows, as data."""
+    """Return all that `afaf inspect` shows."""
     life, spec, removed = model.life, model.spec, set(model.life.removed)
     first, tasks = 0, []
     for number, (labels, note) in enumerate(zip(life.labels, life.tasks, strict=True), 1):
@@ -47,17 +47,14 @@ def model_facts(path: Path, model: Lifelong) -> dict[str, Any]:
 
 def model_page(path: Path, model: Lifelong) -> Page:
     facts = model_facts(path, model)
-    numbers = "".join(
-        number_card(*card)
-        for card in (
-            (str(facts["classes"]), "classes", f"in {len(facts['tasks'])} tasks"),
-            (str(facts["tasks_that_fit"]), "tasks still fit", f"made for {facts['max_tasks']}"),
-            (f"{facts['bytes'] / 1e6:.1f} MB", "file", f"{facts['weights']:,} of {facts['dense_weights']:,} weights"),
-            (f"{facts['temperature']:.2f}", "temperature", "of its probabilities"),
-        )
+    numbers = (
+        (str(facts["classes"]), "classes", f"in {len(facts['tasks'])} tasks"),
+        (str(facts["tasks_that_fit"]), "tasks still fit", f"made for {facts['max_tasks']}"),
+        (f"{facts['bytes'] / 1e6:.1f} MB", "file", f"{facts['weights']:,} of {facts['dense_weights']:,} weights"),
+        (f"{facts['temperature']:.2f}", "temperature", "of its probabilities"),
     )
     sections = (
-        Section("numbers", "The model", f'<div class="cards">{numbers}</div>'),
+        Section("numbers", "The model", number_cards(numbers)),
         Section("classes", "Classes by task", html_table(TASK_HEADINGS, task_rows(facts), words=(1, 2))),
         Section("capacity", "Capacity", html_table(LAYER_HEADINGS, layer_rows(facts), words=(0,))),
         Section("ledger", "Who owns what", ledger_charts(model.model), "Each colour is a task. Hover over anything to see its value."),

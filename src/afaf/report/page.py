@@ -1,11 +1,11 @@
-"""One HTML file that shows a run, the seeds of a run, or a folder of results: self-contained, for a phone as for a desk, dark or light."""
+"""One self-contained HTML page of a run, of several seeds, or of a folder of results; for phones too, dark or light."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ from afaf.text import printable
 from afaf.version import __version__
 
 MARK = f'{HTML_MARK} {__version__}">'
-MAY_BREAK = re.compile(r"(?<=[./_:-])(?=[^\W\d])|(?<=\w{16})(?=\w)")  # after punctuation; in a word, where no phone has room for it
+MAY_BREAK = re.compile(r"(?<=[./_:-])(?=[^\W\d])|(?<=\w{16})(?=\w)")  # after punctuation, and in words too long for a phone
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Page:
 
 
 def chart(title: str, drawn: str, *, below: str = "") -> str:
-    """A chart in its box; nothing where nothing was drawn."""
+    """Wrap a drawing in its box; return nothing for an empty drawing."""
     heading = f"<h3>{escape(title)}</h3>" if title else ""
     return f'<div class="chart">{heading}{drawn}{below}</div>' if drawn else ""
 
@@ -55,27 +55,32 @@ def charts(*boxes: str) -> str:
     return f'<div class="charts">{"".join(boxes)}</div>' if any(boxes) else ""
 
 
-def number_card(value: str, name: str, explained: str) -> str:
-    return f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(unbroken(explained))}</small></div>'
+def number_cards(cards: Iterable[tuple[str, str, str]]) -> str:
+    """Boxes of (value, name, explanation)."""
+    boxes = (
+        f'<div class="number"><small>{escape(name)}</small><b>{escape(value)}</b><small>{escape(unbroken(explanation))}</small></div>'
+        for value, name, explanation in cards
+    )
+    return f'<div class="cards">{"".join(boxes)}</div>'
 
 
 def unbroken(text: str) -> str:
-    """A spread stays on the line of its ±."""
+    """Keep a standard deviation on the same line as its ±."""
     return text.replace("± ", "±\u00a0")
 
 
 def breakable(text: str) -> str:
-    """HTML of a name, which a narrow column breaks between its parts."""
+    """Return a name as HTML that a narrow column may break between its parts."""
     return "<wbr>".join(escape(part) for part in MAY_BREAK.split(text))
 
 
 def stack(*boxes: str) -> str:
-    """Charts one below the other, in the place of one."""
+    """Charts below each other in the space of one."""
     return f'<div class="stack">{"".join(boxes)}</div>'
 
 
 def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 0, words: tuple[int, ...] = ()) -> str:
-    """Cells are text; the last `total_rows` rows stand out, columns in `words` are aligned to the left."""
+    """Return a table of text; the last `total_rows` rows are emphasised, columns in `words` are left-aligned."""
 
     def cell(tag: str, place: int, text: str) -> str:
         aligned = ' class="words"' if place in words else ""
@@ -91,68 +96,66 @@ def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 
 
 
 def runs_in(source: Path) -> list[Path]:
-    """The finished run folders that a path names: itself, or those within it, by seed."""
+    """Return the finished run folders of a path: itself, or those within it, sorted by seed."""
     if (source / "results.json").exists():
         return [source]
-    found = [path.parent for path in source.glob("*/results.json")]
-    return sorted(found, key=lambda path: (read_json(path / "results.json")["seed"], path.name))
+    folders = [path.parent for path in source.glob("*/results.json")]
+    return sorted(folders, key=lambda path: (read_json(path / "results.json")["seed"], path.name))
 
 
 class UnfinishedRun(UserWarning):
-    """A run that a page leaves out."""
+    """Warns of a run that is left out of a page."""
 
 
 def unfinished_in(source: Path) -> list[Path]:
-    """The run folders within a path that hold no results yet."""
+    """Return the run folders within a path that have no results yet."""
     return sorted(path.parent for path in source.glob("*/config.json") if not (path.parent / "results.json").exists())
 
 
 @contextlib.contextmanager
 def readable_runs(source: Path) -> Iterator[None]:
-    """Files of a run that make no sense are the run's fault, and said so."""
+    """Turn errors from damaged files of a run into a RunError."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise RunError(
-            f"{source} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor looks a run over"
-        ) from None
+        raise RunError(f"{source} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor checks a run") from None
 
 
 def not_finished(source: Path) -> str:
-    """What to do about a run without results: one that diverged would diverge again, to the same bits."""
+    """Say how to continue a run without results; one that diverged would diverge again in the same way."""
     log = source / "log.jsonl"
     with contextlib.suppress(ValueError):
-        told = list(read_log(log)) if log.exists() else []
-        if told and told[-1].get("event") == "diverged":
-            return f"the run in {source} stopped, and going on would end the same way: {told[-1]['why']}"
+        events = list(read_log(log)) if log.exists() else []
+        if events and events[-1].get("event") == "diverged":
+            return f"the run in {source} stopped, and resuming it would end the same way: {events[-1]['why']}"
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 
 def files_read(source: Path) -> list[Path]:
-    """The files that a page of a run, of runs or of results is made from."""
+    """Return the files that a page is made from."""
     runs = [source, *(path.parent for path in source.glob("*/config.json"))]
     of_runs = [file for run in runs for file in (*(run / name for name in FILES if name != "report.html"), *checkpoints_in(run))]
     return [*of_runs, *source.glob("*.jsonl"), *source.glob("*.toml")]
 
 
 def write_report(source: Path, out: Path | None = None, *, force: bool = False) -> Path:
-    """The page of a run folder, of a folder of runs, or of a results folder; `out` defaults to a file in that folder."""
+    """Write the page of a run folder, of a folder of runs, or of a results folder; by default to report.html in it."""
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
 
     if (source / "config.json").exists() and not (source / "results.json").exists():
         raise RunError(not_finished(source))
     if not source.is_dir():
-        raise RunError(f"{source} is no folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
-    place, inputs = out or source / "report.html", files_read(source)
-    check_output(place, "html", inputs, force=force)
+        raise RunError(f"{source} is not a folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
+    path, inputs = out or source / "report.html", files_read(source)
+    check_output(path, "html", inputs, force=force)
     with readable_runs(source):
         runs, unfinished = runs_in(source), unfinished_in(source)
-        for path in runs:
-            check_links(path)
+        for folder in runs:
+            check_links(folder)
         if runs:
-            for path in unfinished:
-                warnings.warn(f"left out: {not_finished(path)}", UnfinishedRun, stacklevel=2)
+            for folder in unfinished:
+                warnings.warn(f"left out: {not_finished(folder)}", UnfinishedRun, stacklevel=2)
             text = run_page(runs).html()
         elif unfinished:
             raise RunError("\n".join(map(not_finished, unfinished)))
@@ -160,5 +163,5 @@ def write_report(source: Path, out: Path | None = None, *, force: bool = False) 
             text = results_page(source).html()
         else:
             raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
-    write_output(place, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
-    return place
+    write_output(path, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
+    return path

@@ -1,4 +1,4 @@
-"""The page of a folder of results: every stream and method measured, variants beside their presets, differences over paired seeds."""
+"""The page of a folder of results: all streams and methods, variants beside their presets, differences over paired seeds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from afaf.methods import method_names
 from afaf.report import svg
+from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Paired, Shape, Spread, failure, mean_matrix, minus
-from afaf.report.page import Page, Section, chart, charts, html_table, number_card, stack
+from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
 from afaf.report.run_page import confusion_map
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
-PAIRED = "Differences are means over the seeds that both have, with the 95 % interval of Student's t."
+PAIRED = "Differences are means over the common seeds, with the 95 % confidence interval (Student's t)."
 
 
 def results_page(folder: Path) -> Page:
@@ -27,7 +27,7 @@ def results_page(folder: Path) -> Page:
     shapes = [shape for shape in sorted_shapes(measured) if measured.runs(shape)]
     by_stream = presets_by_stream(measured)
     plain = [shape for here in by_stream.values() for shape in here]
-    sections = [Section("headline", "Headline", headline(measured, done, shapes))]
+    sections = [Section("headline", "Headline", headline(measured, by_stream, done, shapes))]
     for stream, here in by_stream.items():
         sections.append(Section(f"stream-{stream}", stream, stream_section(measured, stream, here), PAIRED))
     varied = [shape for shape in shapes if shape.settings]
@@ -52,19 +52,19 @@ def results_page(folder: Path) -> Page:
 
 
 def counted(measured: Measured, done: Sequence[Line]) -> str:
-    """How many runs have numbers, and of how many where not all do."""
-    all_of_them = len(measured.lines)
-    return f"{len(done)} runs" if len(done) == all_of_them else f"{len(done)} of {all_of_them} runs have numbers,"
+    """Say how many runs have numbers."""
+    total = len(measured.lines)
+    return f"{len(done)} runs" if len(done) == total else f"{len(done)} of {total} runs have numbers,"
 
 
 def colour_of(method: str) -> str:
-    """The same on every stream."""
-    known = method_names()
-    return COLOURS[(known.index(method) if method in known else len(known) + sum(method.encode())) % len(COLOURS)]
+    """Return the colour of a method, the same on every stream."""
+    names = method_names()
+    return task_colour(1 + (names.index(method) if method in names else len(names) + sum(method.encode())))
 
 
 def sorted_shapes(measured: Measured) -> list[Shape]:
-    """Every kind of run, in the order of the built-in streams and methods."""
+    """Sort the shapes in the order of the built-in streams and methods."""
     streams, methods = list(BENCHMARKS), method_names()
 
     def rank(shape: Shape) -> tuple[int, str, int, str]:
@@ -76,39 +76,39 @@ def sorted_shapes(measured: Measured) -> list[Shape]:
 
 
 def presets_by_stream(measured: Measured) -> dict[str, list[Shape]]:
-    """The methods with their presets that have numbers, by stream."""
-    found: dict[str, list[Shape]] = {}
+    """Return the shapes of presets that have numbers, by stream."""
+    presets: dict[str, list[Shape]] = {}
     for shape in sorted_shapes(measured):
         if not shape.settings and measured.runs(shape):
-            found.setdefault(shape.stream, []).append(shape)
-    return found
+            presets.setdefault(shape.stream, []).append(shape)
+    return presets
 
 
 def best_of(measured: Measured, shapes: Sequence[Shape]) -> tuple[Shape, Spread] | None:
-    """The shape of highest mean ACC."""
-    known = [(shape, spread) for shape in shapes if (spread := measured.spread(shape, "acc")) is not None]
-    return max(known, key=lambda one: one[1].mean, default=None)
+    """Return the shape with the highest mean ACC."""
+    spreads = [(shape, spread) for shape in shapes if (spread := measured.spread(shape, "acc")) is not None]
+    return max(spreads, key=lambda pair: pair[1].mean, default=None)
 
 
-def less(measured: Measured, a: Shape, b: Shape) -> str:
-    """ACC of a less ACC of b over paired seeds, as text."""
-    found = Paired.of(minus(measured.values(a, "acc"), measured.values(b, "acc")).values()) if a != b else None
-    return "–" if found is None else f"{found} (n {found.n})"
+def difference(measured: Measured, a: Shape, b: Shape) -> str:
+    """Return ACC of a minus ACC of b over paired seeds, as text."""
+    paired = Paired.of(minus(measured.values(a, "acc"), measured.values(b, "acc")).values()) if a != b else None
+    return "–" if paired is None else f"{paired} (n {paired.n})"
 
 
-def headline(measured: Measured, done: Sequence[Line], shapes: Sequence[Shape]) -> str:
+def headline(measured: Measured, by_stream: Mapping[str, Sequence[Shape]], done: Sequence[Line], shapes: Sequence[Shape]) -> str:
     cards = []
-    for stream, here in presets_by_stream(measured).items():
+    for stream, here in by_stream.items():
         best = best_of(measured, here)
         if best is not None:
-            shape, found = best
-            spread = "" if found.std is None else f"± {found.std:.1f}, "
-            beside = f", the highest of {len(here)} methods" if len(here) > 1 else ""
-            cards.append(number_card(f"{found.mean:.1f}", f"{shape.method} on {stream}", f"{spread}{found.n} seeds{beside}"))
+            shape, spread = best
+            deviation = "" if spread.std is None else f"± {spread.std:.1f}, "
+            rank = f", the highest of {len(here)} methods" if len(here) > 1 else ""
+            cards.append((f"{spread.mean:.1f}", f"{shape.method} on {stream}", f"{deviation}{spread.n} seeds{rank}"))
     seconds = sum(line.get("seconds", 0) for line in measured.lines)
-    beside = "" if len(done) == len(measured.lines) else f"of {len(measured.lines)}, the others have no numbers; "
-    cards.append(number_card(str(len(done)), "runs", f"{beside}{len(shapes)} kinds, {seconds / 3600:.1f} hours"))
-    return f'<div class="cards">{"".join(cards)}</div>'
+    others = "" if len(done) == len(measured.lines) else f"of {len(measured.lines)}, the others have no numbers; "
+    cards.append((str(len(done)), "runs", f"{others}{len(shapes)} kinds, {seconds / 3600:.1f} hours"))
+    return number_cards(cards)
 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
@@ -116,31 +116,31 @@ def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> 
     best = best_of(measured, shapes)
     for shape in shapes:
         name, colour = shape.method, colour_of(shape.method)
-        found = [measured.spread(shape, metric) for metric in ("acc", "bwt", "acc_task_il")]
-        beside = [less(measured, shape, best[0])] if best and len(shapes) > 1 else []
-        rows.append([name, *("–" if s is None else str(s) for s in found), measured.count(shape), *beside])
+        spreads = [measured.spread(shape, metric) for metric in ("acc", "bwt", "acc_task_il")]
+        to_best = [difference(measured, shape, best[0])] if best and len(shapes) > 1 else []
+        rows.append([name, *("–" if s is None else str(s) for s in spreads), measured.count(shape), *to_best])
         dots = [(value, colour, f"{name}, seed {seed}\nACC {value:.2f} %") for seed, value in measured.values(shape, "acc").items()]
         marks.append((name[:18], dots))
         series.append(average_over_time(measured, shape, name, colour))
-    known = [one for one in series if any(value is not None for value in one.y)]
+    drawable = [one for one in series if any(value is not None for value in one.y)]
 
     def says(one: svg.Series, i: int) -> str:
         return f"{one.name} after task {one.x[i]:g}\nmean accuracy so far: {one.y[i]:.2f} %"
 
-    ticks = known[0].x if known else None
-    drawn = svg.lines(known, "ACC over time", says, x_title="after task", y_title="mean accuracy (%)", y_range=(0, 100), x_ticks=ticks)
-    headings = ["method", "ACC", "BWT", "task-IL", "n", *([f"ACC less that of {best[0].method}"] if best and len(shapes) > 1 else [])]
+    ticks = drawable[0].x if drawable else None
+    drawn = svg.lines(drawable, "ACC over time", says, x_title="after task", y_title="mean accuracy (%)", y_range=(0, 100), x_ticks=ticks)
+    headings = ["method", "ACC", "BWT", "task-IL", "n", *([f"ACC minus that of {best[0].method}"] if best and len(shapes) > 1 else [])]
     return charts(
         chart("", html_table(headings, rows)),
         stack(
             chart("ACC of every seed", svg.dots(marks, f"ACC on {stream}", left=104)),
-            chart("mean accuracy on the tasks so far", drawn, below=svg.legend([(one.name, one.colour) for one in known])),
+            chart("mean accuracy on the tasks so far", drawn, below=svg.legend([(one.name, one.colour) for one in drawable])),
         ),
     )
 
 
 def average_over_time(measured: Measured, shape: Shape, name: str, colour: str) -> svg.Series:
-    """ACC after each task, mean and spread over seeds."""
+    """Return ACC after each task, with mean and standard deviation over seeds."""
     matrices = [line["R"] for line in measured.runs(shape).values()]
     n_tasks = len(matrices[0]) if matrices else 0
     spreads: list[Spread | None] = []
@@ -152,7 +152,7 @@ def average_over_time(measured: Measured, shape: Shape, name: str, colour: str) 
 
 
 def matrices(measured: Measured, shapes: Sequence[Shape]) -> str:
-    """Folded by stream: class-IL and task-IL of each method."""
+    """Draw the R matrices of each method, folded by stream."""
     parts: list[str] = []
     for stream in dict.fromkeys(shape.stream for shape in shapes):
         boxes = []
@@ -184,29 +184,29 @@ def confusions(measured: Measured, by_stream: Mapping[str, Sequence[Shape]]) -> 
 
 
 def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
-    """A table for each stream, each method with its preset above its variants."""
+    """Return a table per stream, each method's preset above its variants."""
     boxes = []
     for stream in dict.fromkeys(shape.stream for shape in shapes):
         rows = []
         for shape in with_presets([shape for shape in shapes if shape.stream == stream]):
-            found = [measured.spread(shape, metric) for metric in ("acc", "bwt", "la", "acc_task_il")]
-            if found[0] is None:
+            spreads = [measured.spread(shape, metric) for metric in ("acc", "bwt", "la", "acc_task_il")]
+            if spreads[0] is None:
                 continue
-            numbers = ["–" if s is None else str(s) for s in found]
+            numbers = ["–" if s is None else str(s) for s in spreads]
             name = shape.method + (_changed(shape) or " (preset)")
-            rows.append([name, *numbers, measured.count(shape), less(measured, shape, Shape(stream, shape.method))])
-        boxes.append(chart(stream, html_table(["variant", "ACC", "BWT", "LA", "task-IL", "n", "ACC less the preset's"], rows)))
+            rows.append([name, *numbers, measured.count(shape), difference(measured, shape, Shape(stream, shape.method))])
+        boxes.append(chart(stream, html_table(["variant", "ACC", "BWT", "LA", "task-IL", "n", "ACC minus the preset's"], rows)))
     return charts(*boxes)
 
 
 def with_presets(shapes: Sequence[Shape]) -> list[Shape]:
-    """Variants on one stream by method, after what they are to be compared with."""
+    """Group the variants on one stream by method, each group after its preset."""
     methods = dict.fromkeys(shape.method for shape in shapes)
     return [one for method in methods for one in (Shape(shapes[0].stream, method), *(shape for shape in shapes if shape.method == method))]
 
 
 def _changed(shape: Shape) -> str:
-    """What differs from the preset, each setting with the section it is in."""
+    """List the settings that differ from the preset."""
     differing = ", ".join(f"{'.'.join(name.split('.')[-2:])} = {json.dumps(value)}" for name, value in shape.settings.items())
     return f" ({differing})" if differing else ""
 
@@ -241,7 +241,7 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
 
 
 def without_numbers(measured: Measured) -> str:
-    """The runs that stopped or collapsed, and why."""
+    """List the runs that stopped or collapsed, with the reason."""
     rows = [
         [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), why]
         for shape in sorted_shapes(measured)

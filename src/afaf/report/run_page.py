@@ -17,7 +17,7 @@ from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Spread, mean_matrix
-from afaf.report.page import Page, Section, chart, charts, html_table, number_card
+from afaf.report.page import Page, Section, chart, charts, html_table, number_cards
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
@@ -26,27 +26,27 @@ from afaf.runs.results import Results
 from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
 
-NO_MATTER = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings that no result depends on
+IGNORED = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings without influence on the results
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
-    ("acc", "ACC", "mean accuracy over all tasks in the end, no task label given"),
-    ("acc_task_il", "task-IL ACC", "the same with the task given"),
+    ("acc", "ACC", "mean accuracy over all tasks at the end, without task labels"),
+    ("acc_task_il", "task-IL ACC", "the same with task labels"),
     ("bwt", "BWT", "change on earlier tasks since they were learned"),
     ("la", "LA", "mean accuracy on each task just after it"),
-    ("task_id_accuracy", "task found", "images assigned to the right task in the end"),
+    ("task_id_accuracy", "task found", "images assigned to the right task at the end"),
 )
 
 
 class Runs:
-    """The files of some run folders."""
+    """The files of one or more run folders."""
 
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
         self.results = [Results.from_dict(read_json(path / "results.json")) for path in folders]
-        about = [read_json(path / "config.json") for path in folders]
-        check_seeds_of_one({path.name: told for path, told in zip(folders, about, strict=True)})
+        configs = [read_json(path / "config.json") for path in folders]
+        check_only_seeds_differ({path.name: config for path, config in zip(folders, configs, strict=True)})
         self.first = self.results[0]
-        self.config: dict[str, Any] = about[0]["config"]
+        self.config: dict[str, Any] = configs[0]["config"]
         self.logs = [read_epochs(path / "log.jsonl") for path in folders]
         self.model = Model.load(folders[0] / "model.safetensors")
 
@@ -59,36 +59,36 @@ class Runs:
         return [", ".join(names) for names in self.first.class_names]
 
     def costs(self) -> Costs | None:
-        """Known without training, where the stream can be found again."""
+        """Return the predicted costs, None if the stream cannot be opened."""
         try:
             return costs_of(Job(self.first.stream, self.first.method, config=self.folders[0] / "config.json"))
         except AfafError:
             return None
 
 
-def check_seeds_of_one(about: Mapping[str, Mapping[str, Any]]) -> None:
-    """Means are over runs that all differ in their seed and in nothing else they learn from; `about` is what each says of itself."""
-    (first, told), *others = about.items()
-    expected, seeds = that_matters(told), {told["seed"]: first}
-    for name, told in others:
-        found = that_matters(told)
-        for setting in {**expected, **found}:
-            here, there = (table.get(setting, "not set") for table in (expected, found))
-            if here != there:
+def check_only_seeds_differ(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to average runs that have the same seed or differ in other settings; `configs` are their config.json by run."""
+    (first, config), *others = configs.items()
+    expected, seeds = relevant_settings(config), {config["seed"]: first}
+    for name, config in others:
+        settings = relevant_settings(config)
+        for setting in {**expected, **settings}:
+            value, other = (table.get(setting, "not set") for table in (expected, settings))
+            if value != other:
                 raise RunError(
-                    f"these runs differ in more than their seed ({setting} is {here} in {first}, {there} in {name}): "
+                    f"these runs differ in more than their seed ({setting} is {value} in {first}, {other} in {name}): "
                     "name one run folder, or one folder of seeds"
                 )
-        if told["seed"] in seeds:
-            same = f"{seeds[told['seed']]} and {name} do not differ in their seed, {told['seed']}"
+        if config["seed"] in seeds:
+            same = f"{seeds[config['seed']]} and {name} do not differ in their seed, {config['seed']}"
             raise RunError(f"{same}: name one run folder, or one folder of seeds")
-        seeds[told["seed"]] = name
+        seeds[config["seed"]] = name
 
 
-def that_matters(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run learns from besides its seed, setting by setting, from its config.json."""
-    data = {name: told[name] for name in ("stream", "method", "data_digest") if name in told}
-    return data | {name: value for name, value in plain(told["config"]).items() if name not in NO_MATTER}
+def relevant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a config.json that influence the results, without the seed."""
+    data = {name: config[name] for name in ("stream", "method", "data_digest") if name in config}
+    return data | {name: value for name, value in plain(config["config"]).items() if name not in IGNORED}
 
 
 def run_page(folders: Sequence[Path]) -> Page:
@@ -96,6 +96,7 @@ def run_page(folders: Sequence[Path]) -> Page:
     first = runs.first
     seeds = ", ".join(str(run.seed) for run in runs.results)
     several = f"{len(runs.results)} seeds ({seeds}); mean ± standard deviation" if runs.several else f"seed {seeds}"
+    counts = np.sum([run.confusion for run in runs.results], axis=0)
     draws = bool(candidates_drawn(runs.model))
     sections = (
         Section("headline", "Headline", headline(runs)),
@@ -103,8 +104,8 @@ def run_page(folders: Sequence[Path]) -> Page:
             "r-matrix", "Accuracy after each task", r_matrices(runs), "Each row: after a task was learned. Each column: accuracy on a task."
         ),
         Section("over-time", "Each task over time", over_time(runs), "How well each task is remembered as the next ones are learned."),
-        Section("confusion", "Confusion by class", confusion(runs), CONFUSION),
-        Section("ledger", "Who owns what", ledger(runs), _of_first(runs, _ownership(runs))),
+        Section("confusion", "Confusion by class", charts(chart("", confusion_map(counts, first.class_names))), CONFUSION),
+        Section("ledger", "Owners of connections and neurons", ledger_charts(runs.model), _of_first(runs, _ownership(runs))),
         Section("candidates", "Where classes drew their candidates", candidates(runs), _of_first(runs, CANDIDATES) if draws else ""),
         Section("curves", "Training curves", curves(runs), "Over the outputs in the loss, on training images; one line a task."),
         Section("costs", "Costs against dense", cost_bars(runs), "The dense network and its training are 1."),
@@ -129,7 +130,7 @@ CANDIDATES = (
 
 def _ownership(runs: Runs) -> str:
     if runs.model.learner.ledger.keeps_past:
-        return "Connections belong to the task that learned them, for ever."
+        return "Connections belong permanently to the task that learned them."
     return "Connections belong to the task that moved them last: this method lets every task move all of them."
 
 
@@ -144,18 +145,18 @@ def _spread(runs: Runs, name: str) -> Spread | None:
 def headline(runs: Runs) -> str:
     cards = []
     for name, title, explained in HEADLINE:
-        found = _spread(runs, name)
-        value = "–" if found is None else f"{found.mean:.1f}"
-        spread = "" if found is None or found.std is None else f"± {found.std:.1f}; "
-        cards.append(number_card(value, title, spread + explained))
+        spread = _spread(runs, name)
+        value = "–" if spread is None else f"{spread.mean:.1f}"
+        deviation = "" if spread is None or spread.std is None else f"± {spread.std:.1f}; "
+        cards.append((value, title, deviation + explained))
     share = runs.first.params / runs.first.dense_params
-    cards.append(number_card(f"{share:.3f}", "#params / dense", f"{runs.first.params:,} weights of {runs.first.dense_params:,}"))
+    cards.append((f"{share:.3f}", "#params / dense", f"{runs.first.params:,} weights of {runs.first.dense_params:,}"))
     seconds = Spread.of(run.seconds for run in runs.results)
     assert seconds is not None
-    cards.append(number_card(f"{seconds.mean:.1f} s", "time", "from loaded data to the last judgement"))
+    cards.append((f"{seconds.mean:.1f} s", "time", "training and evaluation, without loading the data"))
     warnings = list(dict.fromkeys(warning for run in runs.results for warning in run.warnings))
     notes = f"<details><summary>{len(warnings)} warning(s)</summary><ul>{''.join(f'<li>{escape(w)}</li>' for w in warnings)}</ul></details>"
-    return f'<div class="cards">{"".join(cards)}</div>' + (notes if warnings else "")
+    return number_cards(cards) + (notes if warnings else "")
 
 
 def r_matrices(runs: Runs) -> str:
@@ -196,7 +197,7 @@ def over_time(runs: Runs) -> str:
 
 
 def confusion_map(counts: NDArray[Any], class_names: Sequence[Sequence[str]]) -> str:
-    """True classes by predicted ones, in percent of each true class."""
+    """Draw true by predicted classes, in percent of each true class."""
     names = [name for task in class_names for name in task]
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
@@ -218,70 +219,51 @@ def confusion_map(counts: NDArray[Any], class_names: Sequence[Sequence[str]]) ->
     )
 
 
-def confusion(runs: Runs) -> str:
-    counts = np.sum([run.confusion for run in runs.results], axis=0)
-    return charts(chart("", confusion_map(counts, runs.first.class_names)))
-
-
-def ledger(runs: Runs) -> str:
-    return ledger_charts(runs.model)
-
-
 def ledger_charts(model: Model) -> str:
-    """Who owns what of a model, who fixed which neurons, and what was reused from whom."""
+    """Draw the owners of a model's connections, the tasks that fixed its neurons, and the reuse between tasks."""
     owned, neurons = [], []
     unit = "weights" if model.learner.ledger.unit == "weight" else "connections"
     for layer in owned_layers(model):
+        about = f"W_{layer.l}, {layer.name}\n"
         pieces = [
-            svg.Piece(
-                f"task {t}", n, task_colour(t), f"W_{layer.l}, {layer.name}\ntask {t} owns {n:,} {unit} ({100 * n / layer.total:.2f} %)"
-            )
+            svg.Piece(n, task_colour(t), f"{about}task {t} owns {n:,} {unit} ({100 * n / layer.total:.2f} %)")
             for t, n in layer.by_task.items()
         ]
         rest = layer.total - sum(layer.by_task.values())
-        pieces.append(
-            svg.Piece("nobody", rest, UNOWNED, f"W_{layer.l}, {layer.name}\n{rest:,} {unit} unowned ({100 * rest / layer.total:.1f} %)")
-        )
-        owned.append((f"W_{layer.l} {layer.name.split(' → ')[1]}", [_scaled(piece, layer.total) for piece in pieces]))
+        pieces.append(svg.Piece(rest, UNOWNED, f"{about}{rest:,} {unit} unowned ({100 * rest / layer.total:.1f} %)"))
+        owned.append((f"W_{layer.l} {layer.name.split(' → ')[1]}", pieces))
     for group in neuron_layers(model):
         pieces = [
-            svg.Piece(f"task {t}", n, task_colour(t), f"{group.name}: task {t} fixed {n} of {group.total} neurons")
-            for t, n in group.fixed.items()
+            svg.Piece(n, task_colour(t), f"{group.name}: task {t} fixed {n} of {group.total} neurons") for t, n in group.fixed.items()
         ]
-        pieces.append(svg.Piece("free", group.used, FREE, f"{group.name}: {group.used} of {group.total} neurons used, still free"))
+        pieces.append(svg.Piece(group.used, FREE, f"{group.name}: {group.used} of {group.total} neurons used, still free"))
         unused = group.total - group.used - sum(group.fixed.values())
-        pieces.append(svg.Piece("unused", unused, UNOWNED, f"{group.name}: {unused} of {group.total} neurons unused"))
-        neurons.append((group.name, [_scaled(piece, group.total) for piece in pieces]))
+        pieces.append(svg.Piece(unused, UNOWNED, f"{group.name}: {unused} of {group.total} neurons unused"))
+        neurons.append((group.name, pieces))
     tasks = sorted(model.learner.classes_of)
     colours = [(f"task {t}", task_colour(t)) for t in tasks]
     return charts(
-        chart(
-            f"{unit} by owner", svg.stacked_bars(owned, f"{unit} by owner", total=1.0), below=svg.legend([*colours, ("nobody", UNOWNED)])
-        ),
+        chart(f"{unit} by owner", svg.stacked_bars(owned, f"{unit} by owner"), below=svg.legend([*colours, ("nobody", UNOWNED)])),
         chart(
             "neurons by the task that fixed them",
-            svg.stacked_bars(neurons, "neurons fixed", total=1.0),
+            svg.stacked_bars(neurons, "neurons fixed"),
             below=svg.legend([*colours, ("used, free", FREE), ("unused", UNOWNED)]),
         ),
         chart(
-            "what was reused from whom",
+            "reuse between tasks",
             _reuse_map(model),
             below="<p class='legend'>connections that start from neurons an earlier task fixed</p>",
         ),
     )
 
 
-def _scaled(piece: svg.Piece, total: int) -> svg.Piece:
-    return svg.Piece(piece.label, piece.amount / max(total, 1), piece.colour, piece.says)
-
-
 def _reuse_map(model: Model) -> str:
-    found = reused_from(model)
-    tasks, sources = sorted(found)[1:], sorted(found)[:-1]
-    high = max((n for counts in found.values() for n in counts.values()), default=0)
+    reused = reused_from(model)
+    tasks, sources = sorted(reused)[1:], sorted(reused)[:-1]
+    high = max((n for counts in reused.values() for n in counts.values()), default=0)
     if not high:
         return ""
-    rows: list[list[float | None]] = [[found[t].get(s, 0) if s < t else None for s in sources] for t in tasks]
+    rows: list[list[float | None]] = [[reused[t].get(s, 0) if s < t else None for s in sources] for t in tasks]
 
     def says(j: int, i: int, value: float) -> str:
         return f"task {tasks[j]}: {value:,.0f} connections start\nfrom neurons fixed by task {sources[i]}"
@@ -302,7 +284,7 @@ def _reuse_map(model: Model) -> str:
 def candidates(runs: Runs) -> str:
     drawn = candidates_drawn(runs.model)
     if not drawn:
-        return "<p>No task of this run drew candidates: the method does not reuse, or no task was to.</p>"
+        return "<p>No task of this run drew candidates: the method does not reuse, or reuse is off for all tasks.</p>"
     boxes = []
     for layer in dict.fromkeys(one.layer for one in drawn):
         rows = []
@@ -310,16 +292,13 @@ def candidates(runs: Runs) -> str:
             total = sum(one.origins.values())
             pieces = []
             for origin in sorted(one.origins, key=lambda t: (t <= 0, -t if t <= 0 else t)):
-                whose = {USED: "used before, free", UNUSED: "unused"}.get(origin, f"fixed by task {origin}")
+                words = {USED: "used before, free", UNUSED: "unused"}.get(origin, f"fixed by task {origin}")
                 colour = {USED: FREE, UNUSED: UNOWNED}.get(origin) or task_colour(origin)
                 n = one.origins[origin]
-                pieces.append(
-                    svg.Piece(
-                        whose, n / max(total, 1), colour, f"{one.class_name} (task {one.task}), {layer}\n{n} of {total} candidates: {whose}"
-                    )
-                )
+                says = f"{one.class_name} (task {one.task}), {layer}\n{n} of {total} candidates: {words}"
+                pieces.append(svg.Piece(n, colour, says))
             rows.append((f"{one.class_name[:11]} ({one.task})", pieces))
-        boxes.append(chart(f"candidates in {layer}", svg.stacked_bars(rows, f"candidates in {layer}", total=1.0)))
+        boxes.append(chart(f"candidates in {layer}", svg.stacked_bars(rows, f"candidates in {layer}")))
     tasks = sorted(runs.model.learner.classes_of)
     colours = svg.legend([*((f"task {t}", task_colour(t)) for t in tasks), ("used, free", FREE), ("unused", UNOWNED)])
     return charts(*boxes) + colours
@@ -331,8 +310,8 @@ def curves(runs: Runs) -> str:
         series = []
         for task in sorted({key[0] for log in runs.logs for key in log}):
             keys = sorted({key for log in runs.logs for key in log if key[0] == task})
-            found = [Spread.of(log[key][name] for log in runs.logs if key in log) for key in keys]
-            means = [None if one is None else one.mean for one in found]
+            spreads = [Spread.of(log[key][name] for log in runs.logs if key in log) for key in keys]
+            means = [None if one is None else one.mean for one in spreads]
             series.append(svg.Series(f"task {task}", task_colour(task), list(range(1, len(keys) + 1)), means))
 
         def says(one: svg.Series, i: int, title: str = title) -> str:
@@ -346,16 +325,16 @@ def curves(runs: Runs) -> str:
 def cost_bars(runs: Runs) -> str:
     share = runs.first.params / runs.first.dense_params
     rows = [("#params", share, "var(--accent)", f"{runs.first.params:,} of {runs.first.dense_params:,} weights")]
-    found = runs.costs()
-    if found is not None:
-        named = (
-            ("FLOPs (paper)", found.paper_flops_ratio, "training by the paper's estimate"),
-            ("FLOPs (counted)", found.counted_flops_ratio, "training, over live connections only"),
-            ("FLOPs, answer", found.inference_flops_ratio, f"one answer: {found.inference_flops:,} multiplications and additions"),
+    costs = runs.costs()
+    if costs is not None:
+        ratios = (
+            ("FLOPs (paper)", costs.paper_flops_ratio, "training by the paper's estimate"),
+            ("FLOPs (counted)", costs.counted_flops_ratio, "training, over live connections only"),
+            ("FLOPs, answer", costs.inference_flops_ratio, f"one answer: {costs.inference_flops:,} multiplications and additions"),
         )
-        rows += [(name, ratio, "var(--accent)", f"{says}: {ratio:.4f} of dense") for name, ratio, says in named if ratio is not None]
+        rows += [(name, ratio, "var(--accent)", f"{says}: {ratio:.4f} of dense") for name, ratio, says in ratios if ratio is not None]
     made = svg.bars(rows, "costs against dense", high=max(1.0, *(value for _, value, _, _ in rows)), mark=1.0)
-    below = f'<p class="legend">kept between tasks besides the weights: {found.kept_bytes:,} bytes</p>' if found is not None else ""
+    below = f'<p class="legend">kept between tasks besides the weights: {costs.kept_bytes:,} bytes</p>' if costs is not None else ""
     return charts(chart("", made, below=below))
 
 
@@ -373,7 +352,7 @@ def seed_table(runs: Runs) -> str:
 
 
 def settings(runs: Runs) -> str:
-    """Every setting, folded away."""
+    """Return all settings, folded."""
     rows = []
     for section, values in runs.config.items():
         for name, value in (values or {}).items():

@@ -1,6 +1,6 @@
-"""Small charts as inline SVG: 360 units wide, so that they can be read on a phone; every mark carries its value in `data-v`.
+"""Small charts as inline SVG, 360 units wide to be readable on a phone; every mark has its tooltip in `data-v`.
 
-Ink, grid and paper are CSS variables of the page, so that dark mode is a matter of style.
+Colours of text, grid and background are CSS variables of the page, which dark mode changes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 WIDTH = 360
-INKS = ((0.63, "on"), (0.75, "on middle"), (1.0, "on strong"))  # up to which share of the colour a number is read best in which ink
+INKS = ((0.63, "on"), (0.75, "on middle"), (1.0, "on strong"))  # (share of the colour up to which, CSS class of a number on it)
 Values = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points, and a spread around each where there is one."""
+    """A line with an optional standard deviation around each point."""
 
     name: str
     colour: str
@@ -29,9 +29,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a stacked bar."""
+    """A part of a stacked bar; `says` is its tooltip."""
 
-    label: str
     amount: float
     colour: str
     says: str
@@ -59,9 +58,9 @@ def heat_map(
     numbers_from: float = 0.0,
     groups: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """A matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
+    """Draw a matrix of values in 0..high; `groups` outlines squares on the diagonal, as (first, last) index.
 
-    A cell is one colour over the card, as much of it as the value: right in light and in dark.
+    The value is the opacity of a cell's colour, which works in light and dark mode.
     """
     left, top = (22 if max((len(name) for name in rows), default=0) <= 3 else 84), 20
     if not any(rows):
@@ -94,7 +93,7 @@ def heat_map(
 
 
 def number_ink(share: float) -> str:
-    """The class of a number on so much of the colour: in light mode ink goes further than in dark mode, in the middle they differ."""
+    """Return the CSS class of a number on a cell of this opacity, so that it is readable in both modes."""
     return next(ink for up_to, ink in INKS if share <= up_to)
 
 
@@ -107,7 +106,7 @@ def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def _short(tick: float) -> str:
-    """A tick's number, narrow enough for the margin: 4e9, not 4e+09."""
+    """Format a tick to fit the margin: 4e9, not 4e+09."""
     mantissa, e, power = f"{tick:g}".partition("e")
     return f"{mantissa}e{int(power)}" if e else mantissa
 
@@ -124,12 +123,12 @@ def lines(
     height: float = 210,
     marks: bool = True,
 ) -> str:
-    """Lines over a common axis; each point says its value."""
-    known = [value for one in series for value in one.y if value is not None]
+    """Draw lines; `says` returns the tooltip of a point."""
+    values = [value for one in series for value in one.y if value is not None]
     xs = [x for one in series for x in one.x]
-    if not known:
+    if not values:
         return ""
-    low, high = y_range or (min(0.0, min(known)), max(known) * 1.05 or 1.0)
+    low, high = y_range or (min(0.0, min(values)), max(values) * 1.05 or 1.0)
     first, last = min(xs), max(xs)
     left, right, top, bottom = 34, 10, 20, 34
 
@@ -143,7 +142,7 @@ def lines(
     for tick in _ticks(low, high):
         parts.append(f'<line x1="{left}" x2="{WIDTH - right}" y1="{py(tick):.4g}" y2="{py(tick):.4g}" class="grid"/>')
         parts.append(text(left - 4, py(tick) + 4, _short(tick), "small", "end"))
-    whole = [tick for tick in _ticks(first, last) if tick == int(tick)]  # tasks and epochs are counted
+    whole = [tick for tick in _ticks(first, last) if tick == int(tick)]  # tasks and epochs are integers
     for tick in x_ticks if x_ticks is not None else whole:
         parts.append(text(px(tick), height - bottom + 14, f"{tick:g}", "small"))
     for one in series:
@@ -153,7 +152,7 @@ def lines(
         if len(points) > 1:
             path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y, _ in points)
             parts.append(f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="1.8"/>')
-        radius = 3 if marks or len(points) == 1 else 1.2  # a point without a line has to be seen by itself
+        radius = 3 if marks or len(points) == 1 else 1.2  # a point without a line must be visible
         for x, y, i in points:
             parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{radius:g}" fill="{one.colour}"/>')
             parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="7" class="catch" data-v="{escape(says(one, i))}"/>')
@@ -163,7 +162,7 @@ def lines(
 
 
 def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float], y_range: tuple[float, float]) -> str:
-    """The spread around a line, as much of it as is within the axis."""
+    """Draw the standard deviation around a line, clipped to the axis."""
     low, high = y_range
     assert one.spread is not None
     edges = [(x, y, s or 0.0) for x, y, s in zip(one.x, one.y, one.spread, strict=True) if y is not None]
@@ -172,12 +171,11 @@ def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float
     return f'<path d="M{"L".join(above + below)}Z" fill="{one.colour}" opacity="0.14"/>' if len(edges) > 1 else ""
 
 
-def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, total: float | None = None, left: float = 84) -> str:
-    """A horizontal bar for each row; `total` is the full width (by default the longest row's sum)."""
-    whole = total or max((sum(piece.amount for piece in pieces) for _, pieces in rows), default=1.0) or 1.0
+def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, left: float = 84) -> str:
+    """Draw a horizontal bar of full width for each row, divided in proportion to its pieces."""
     step, parts = 24.0, []
     for j, (name, pieces) in enumerate(rows):
-        y, x = 4 + j * step, left
+        y, x, whole = 4 + j * step, left, sum(piece.amount for piece in pieces) or 1
         parts.append(text(left - 6, y + 12.5, name, "small", "end"))
         for piece in pieces:
             width = piece.amount / whole * (WIDTH - left - 6)
@@ -190,7 +188,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, tot
 
 
 def bars(rows: Sequence[tuple[str, float, str, str]], label: str, *, high: float, mark: float | None = None, left: float = 104) -> str:
-    """(name, value, colour, what it says) as horizontal bars with the number beside; `mark` draws a line across at a value."""
+    """Draw (name, value, colour, tooltip) as horizontal bars with their numbers; `mark` draws a vertical line at a value."""
     step, parts = 26.0, []
     room = WIDTH - left - 52
 
@@ -210,7 +208,7 @@ def bars(rows: Sequence[tuple[str, float, str, str]], label: str, *, high: float
 
 
 def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: str, *, unit: str = "%", left: float = 84) -> str:
-    """For each row values on a common axis, each a (value, colour, what it says)."""
+    """Draw a row of dots (value, colour, tooltip) for each name, on a common axis."""
     values = [value for _, marks in rows for value, _, _ in marks]
     if not values:
         return ""
@@ -235,7 +233,7 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: st
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Names with their colours, as wrapping text."""
+    """Names with their colours, as text that wraps."""
     return (
         '<p class="legend">'
         + " ".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in entries)
@@ -244,8 +242,5 @@ def legend(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def boundaries(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Groups of so many, as (first, last)."""
-    ends = [0]
-    for size in sizes:
-        ends.append(ends[-1] + size)
-    return [(first, last - 1) for first, last in pairwise(ends)]
+    """Return (first, last) index of consecutive groups of these sizes."""
+    return [(first, end - 1) for first, end in pairwise(accumulate(sizes, initial=0))]

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import afaf
-from afaf.report import lettering
+from afaf.report import plot_text as module
 from afaf.report.for_papers import write_figures
-from afaf.report.lettering import MissingLetters, as_written, missing_letters_told_once
+from afaf.report.plot_text import MissingLetters, plot_text, warn_once_of_missing_letters
 
 FORMULAS = ("$5 #1 & $10 ^", "$5^$ dog")
 FOREIGN = ("\u732b", "\u72ac")
@@ -45,11 +45,11 @@ def test_what_looks_like_a_formula_is_drawn_as_it_is(tmp_path: Path) -> None:
 
 
 def test_words_without_dollars_stay_as_they_are() -> None:
-    assert as_written("a cat_1 ^ 50 %") == "a cat_1 ^ 50 %"
+    assert plot_text("a cat_1 ^ 50 %") == "a cat_1 ^ 50 %"
 
 
 def test_letters_that_the_font_lacks_are_told_of_once(tmp_path: Path) -> None:
-    lettering._tell_of_missing_letters.cache_clear()
+    module._warn_of_missing_letters.cache_clear()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         run = run_of(FOREIGN, tmp_path)
@@ -59,5 +59,5 @@ def test_letters_that_the_font_lacks_are_told_of_once(tmp_path: Path) -> None:
 
 
 def test_warnings_of_other_things_are_passed_on() -> None:
-    with pytest.warns(RuntimeWarning, match="something else"), missing_letters_told_once():
+    with pytest.warns(RuntimeWarning, match="something else"), warn_once_of_missing_letters():
         warnings.warn("something else", RuntimeWarning, stacklevel=1)
