@@ -23,6 +23,8 @@ def explained(error: BaseException) -> AfafError | None:
     if isinstance(error, OSError):
         kind = WriteError if error.errno in _NOT_WRITTEN else DataError
         return kind(reason(error) if error.filename is None else f"cannot use {_name(error.filename)}: {reason(error)}")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # from Path.resolve before Python 3.13
+        return DataError(f"a path leads in a circle: {printable_name(error)}")
     if isinstance(error, RecursionError):
         return DataError("something that was read is nested too deeply")
     if isinstance(error, OverflowError):

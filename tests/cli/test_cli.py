@@ -354,3 +354,10 @@ def test_any_error_is_one_line_and_a_traceback_on_request(error: Exception, code
 
 def test_more_seeds_than_any_run_has_are_refused() -> None:
     assert runner.invoke(app, ["run", "digit-pairs", "afaf", "--seeds", "999999999"]).exit_code == 2
+
+
+def test_a_data_folder_behind_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    result = CliRunner().invoke(app, ["data", "list", "--data", str(tmp_path / "loop" / "x")])
+    assert result.exit_code == 2
+    assert "loop" in result.output
