@@ -1,10 +1,10 @@
-"""Keyed randomness: every draw is a function of (seed, purpose, task, epoch, ...), never of what was drawn before.
+"""Keyed randomness: every draw is a function of (seed, purpose, task, epoch, ...), independent of earlier draws.
 
-So any epoch can be replayed, no part's draws shift another's, and engines, devices and resumed runs agree. Two kinds of draw:
+So any epoch can be replayed, a new draw does not change others, and engines, devices and resumed runs agree. Two kinds of draw:
 
-- `generator(...)`: a fresh CPU generator for the few draws that need one (which neurons, in which order);
-- `uniform_at(...)`: the number that belongs to a place (a weight, an image, an image's neuron), computed from the place's index
-  alone, on any device, so that a part of a large array can be drawn without drawing the rest.
+- `generator(...)`: a new CPU generator, for permutations and other draws that need one;
+- `uniform_at(...)`: a number per index (of a weight, an image, an image's neuron), computed from the index alone on any device, so
+  that a part of a large array can be drawn without the rest.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from afaf.errors import ConfigError
 Key = tuple[int, int]  # two signed 32-bit halves
 GOLDEN = 0x9E3779B9 - (1 << 32)  # 2**32 over the golden ratio: spreads consecutive indices
 LARGEST_SEED = 1 << 64
-CACHED = 1 << 16  # places drawn at once on a CPU, so that they stay in its cache
+CACHED = 1 << 16  # indices drawn at once on a CPU, to fit its cache
 
 
 def check_seed(seed: Any, name: str = "the seed") -> None:
-    """A seed is a whole number from 0 that a file can hold; anything else is refused by its name."""
+    """Refuse a seed that is not an integer from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < LARGEST_SEED:
         raise ConfigError(f"{name} must be a whole number from 0 to 2**64 - 1, not {seed!r}")
 
@@ -34,22 +34,22 @@ def _digest(parts: tuple[object, ...]) -> bytes:
 
 
 def key(seed: int, *purpose: str | int) -> Key:
-    """The key of one purpose, for `uniform_at`."""
+    """Return the key of a purpose, for `uniform_at`."""
     digest = _digest((int(seed), *purpose))
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """A CPU generator that belongs to one purpose."""
+    """Return a CPU generator seeded for a purpose."""
     return torch.Generator().manual_seed(int.from_bytes(_digest((int(seed), *purpose)), "little"))
 
 
 def _shift_right(x: Tensor, by: int) -> Tensor:
-    return (x >> by).bitwise_and_((1 << (32 - by)) - 1)  # logical, though the integers are signed
+    return (x >> by).bitwise_and_((1 << (32 - by)) - 1)  # a logical shift of signed integers
 
 
 def mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers in which every input bit moves every output bit (Wellons' lowbias32). Changes x in place."""
+    """Hash 32-bit integers in place, by Wellons' lowbias32: a bijection in which every input bit affects every output bit."""
     x ^= _shift_right(x, 16)
     x *= 0x7FEB352D
     x ^= _shift_right(x, 15)
@@ -59,36 +59,36 @@ def mix(x: Tensor) -> Tensor:
 
 
 def bits_at(key: Key | Tensor, *indices: Tensor) -> Tensor:
-    """32 random bits for each place, as int32. A place is named by one or more integer indices that broadcast together.
+    """Return 32 random bits, as int32, for each combination of the indices, which broadcast together.
 
-    A key may lie on the device: what was captured with it can then be replayed with another.
+    A key on the device can change between replays of a captured CUDA graph.
     """
     x = mix(mix(indices[0].to(torch.int32) ^ key[0]) ^ key[1])
     for index in indices[1:]:
-        x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor, not sum: two rows of places never share a run of numbers
+        x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor, not a sum: no two rows share a run of numbers
     return x
 
 
 def uniform_at(key: Key, *indices: Tensor) -> Tensor:
-    """A float32 in [0, 1) for each place; the same bits on every device."""
+    """Return a float32 in [0, 1) for each index; the same bits on every device."""
     return _shift_right(bits_at(key, *indices), 8).to(torch.float32) * 2.0**-24
 
 
 def integers_at(key: Key, below: int, *indices: Tensor) -> Tensor:
-    """An integer in 0..below-1 for each place (`below` small against 2**24)."""
+    """Return an integer in 0..below-1 for each index (`below` much smaller than 2**24)."""
     return (uniform_at(key, *indices) * below).to(torch.int64)
 
 
 def keep_at(key: Key | Tensor, rate: float, samples: Tensor, neurons: Tensor, positions: int) -> Tensor:
-    """Dropout: for each (sample, neuron, position) whether it is kept, with probability 1 - rate (to 16 bits).
+    """Return the dropout mask (sample, neuron, position): True with probability 1 - rate (to 16 bits).
 
-    Two positions of a neuron share 32 random bits, so a neuron's decisions do not depend on which other neurons are there. In memory the
-    neurons come last, as in what a convolution returns.
+    Two positions of a neuron share 32 random bits; a neuron's mask does not depend on the other neurons. In memory the neurons are the
+    last dimension (channels_last).
     """
     words, halves = (positions + 1) // 2, min(positions, 2)
     index = torch.arange(words, dtype=torch.int32, device=neurons.device)
     places = (neurons.to(torch.int32) * words + index[:, None]).reshape(1, -1)
-    limit = (round(rate * 65536) - 32768) << 16  # both halves are compared as upper ones, so that the other half does not matter
+    limit = (round(rate * 65536) - 32768) << 16  # each half is compared as the upper half, so that the other has no influence
     step = max(1, CACHED // places.shape[1]) if samples.device.type == "cpu" else max(1, len(samples))
     kept = torch.empty(len(samples), words, halves, len(neurons), dtype=torch.bool, device=neurons.device)
     for part, these in zip(samples.split(step), kept.split(step), strict=True):

@@ -12,7 +12,7 @@ from PIL import Image
 import afaf
 from afaf.report import plot_text as module
 from afaf.report.for_papers import write_figures
-from afaf.report.plot_text import MissingLetters, plot_text, warn_once_of_missing_letters
+from afaf.report.plot_text import MissingLetters, as_written, warn_once_of_missing_letters
 
 FORMULAS = ("$5 #1 & $10 ^", "$5^$ dog")
 FOREIGN = ("\u732b", "\u72ac")
@@ -45,7 +45,7 @@ def test_what_looks_like_a_formula_is_drawn_as_it_is(tmp_path: Path) -> None:
 
 
 def test_words_without_dollars_stay_as_they_are() -> None:
-    assert plot_text("a cat_1 ^ 50 %") == "a cat_1 ^ 50 %"
+    assert as_written("a cat_1 ^ 50 %") == "a cat_1 ^ 50 %"
 
 
 def test_letters_that_the_font_lacks_are_told_of_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""PNG figures of a run: the owners of connections and neurons, and the R matrix."""
+"""Pictures of a run: who owns which part of the network, and the R matrix."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -14,14 +15,14 @@ from numpy.typing import NDArray
 from afaf.files.marks import figure_metadata
 from afaf.network.ledger import Ledger
 from afaf.report.ledger_facts import NOBODY, first_users
-from afaf.report.plot_text import plot_text
+from afaf.report.plot_text import as_written
 from afaf.runs.results import Results, Row
 from afaf.storage.model_file import Model
 
-# Colours of tasks 1, 2, ..., chosen for common colour-vision deficiencies.
+# Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
 TASK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
 UNOWNED, FREE_USED = "#ffffff", "#c9c9c9"
-LARGEST_PANEL = 256  # pixels; larger layers are averaged, which keeps their density
+LARGEST_PANEL = 256  # pixels; a larger layer is averaged down, so that its density stays true
 
 
 def task_colour(task: int) -> str:
@@ -29,12 +30,12 @@ def task_colour(task: int) -> str:
 
 
 def save_ledger_picture(model: Model, path: Path) -> None:
-    """Draw the connections by owning task, neurons sorted by the task that fixed or first used them; below, neurons per layer."""
+    """Connections by owning task, neurons sorted by the task that fixed or first used them; below, each layer's neurons counted."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     tasks = sorted(model.learner.classes_of)
     orders = {l: _by_first_task(ledger, l, spec.L) for l in range(1, spec.L + 1)}
     width = 2.3 * (spec.L - 1) + 1.2
-    figure = Figure(figsize=(width, 5.6), dpi=150)
+    figure = _figure(width, 5.6)
     grid = figure.add_gridspec(
         2, spec.L - 1, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
     )
@@ -43,7 +44,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         axes = figure.add_subplot(grid[0, l - 1])
         axes.imshow(_owner_image(owner[orders[l + 1]][:, orders[l]], tasks), aspect="auto", interpolation="nearest")
         owned = 100 * float((ledger.owner(l) > 0).float().mean())
-        between = plot_text(f"{spec.layer(l).name} → {spec.layer(l + 1).name}")
+        between = as_written(f"{spec.layer(l).name} → {spec.layer(l + 1).name}")
         axes.set_title(f"$W_{{{l}}}$: {between}\n{owned:.1f} % owned", fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
@@ -51,7 +52,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         axes.set_ylabel(_neurons(spec.layer(l + 1).size), fontsize=7)
     _count_neurons(figure.add_subplot(grid[1, :]), ledger, [layer.name for layer in spec.layers[1:-1]], tasks)
     handles = [
-        Patch(color=task_colour(t), label=plot_text(f"task {t}: {', '.join(model.class_names[t - 1])}"))
+        Patch(color=task_colour(t), label=as_written(f"task {t}: {', '.join(model.class_names[t - 1])}"))
         for t in tasks
         if t <= len(model.class_names)
     ]
@@ -62,15 +63,15 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         Patch(facecolor=UNOWNED, edgecolor="#888888", label="unused"),
     ]
     figure.legend(handles=handles, loc="lower center", ncols=min(4, len(handles)), fontsize=7, frameon=False)
-    figure.suptitle(plot_text(f"Owners after the last task: {model.stream}, {model.method}"), fontsize=11)
+    figure.suptitle(as_written(f"Who owns what after the last task: {model.stream}, {model.method}"), fontsize=11)
     _save(figure, path)
 
 
 def save_r_matrix(results: Results, path: Path) -> None:
-    """Draw the R matrix, class-IL beside task-IL."""
+    """Accuracy on each task after each task, class-IL beside task-IL."""
     n_tasks = len(results.R)
     side = 1.6 + 0.52 * n_tasks
-    figure = Figure(figsize=(2 * side + 0.8, side + 0.9), dpi=150)
+    figure = _figure(2 * side + 0.8, side + 0.9)
     for place, (name, R, mean) in enumerate([("class-IL", results.R, results.acc), ("task-IL", results.R_task_il, results.acc_task_il)]):
         axes = figure.add_subplot(1, 2, place + 1)
         values = _square(R)
@@ -83,9 +84,15 @@ def save_r_matrix(results: Results, path: Path) -> None:
         axes.set_xlabel("accuracy on task (%)")
         axes.set_ylabel("after learning task")
         axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
-    figure.suptitle(plot_text(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
+    figure.suptitle(as_written(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
     figure.tight_layout()
     _save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150)
+    FigureCanvasAgg(figure)  # drawn without a screen and without touching pyplot's global state
+    return figure
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -105,7 +112,7 @@ def _square(R: list[Row]) -> NDArray[np.float64]:
 
 
 def _by_first_task(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
-    """Sort the neurons of layer l by the task that fixed or first used them; inputs and classes keep their order."""
+    """Neurons of layer l, those fixed or first used by early tasks first; the input and the classes keep their order."""
     if l in (1, L):
         return np.arange(len(ledger.fixed(l)))
     fixed = ledger.fixed(l).cpu().numpy()
@@ -124,7 +131,7 @@ def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float
 
 
 def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int]) -> None:
-    """Draw a bar per hidden layer: neurons fixed by each task, used but free, unused."""
+    """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
     for row in range(len(names)):
         l = row + 2
         fixed = ledger.fixed(l).cpu().numpy()
@@ -136,7 +143,7 @@ def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int
             left += 100 * share
         axes.barh(row, 100 - left, left=left, color=UNOWNED, edgecolor="#888888", linewidth=0.5, height=0.72)
         axes.text(101, row, f"{int((fixed > 0).sum())} of {len(fixed)} fixed", va="center", fontsize=7)
-    axes.set_yticks(range(len(names)), [plot_text(name) for name in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [as_written(name) for name in names], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xticks(range(0, 101, 20), [f"{p} %" for p in range(0, 101, 20)], fontsize=7)

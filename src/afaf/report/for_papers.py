@@ -20,7 +20,7 @@ from afaf.report import svg
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
 from afaf.report.measured import Measured, Shape, mean_matrix
 from afaf.report.page import runs_in
-from afaf.report.plot_text import plot_text, warn_once_of_missing_letters
+from afaf.report.plot_text import as_written, warn_once_of_missing_letters
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
 from afaf.report.run_page import Runs
 from afaf.sweeps.store import Store
@@ -99,11 +99,11 @@ def accuracies(measured: Measured, stream: str, shapes: list[Shape]) -> Figure:
         points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
         if points:
             right.plot(
-                *zip(*points, strict=True), marker="o", markersize=3, color=colour, label=plot_text(f"{shape.method} (n = {len(values)})")
+                *zip(*points, strict=True), marker="o", markersize=3, color=colour, label=as_written(f"{shape.method} (n = {len(values)})")
             )
-    left.set_yticks(range(len(shapes)), [plot_text(shape.method) for shape in shapes])
+    left.set_yticks(range(len(shapes)), [as_written(shape.method) for shape in shapes])
     left.invert_yaxis()
-    left.set_title(plot_text(f"{stream}: ACC of every seed (%)"))
+    left.set_title(as_written(f"{stream}: ACC of every seed (%)"))
     right.set_title("mean accuracy on the tasks so far (%)")
     right.set_xlabel("after task")
     right.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -131,7 +131,7 @@ def over_time(runs: Runs) -> Figure:
 def confusion(runs: Runs) -> Figure:
     """Draw the confusion matrix over all seeds, tasks outlined."""
     counts = np.sum([run.confusion for run in runs.results], axis=0)
-    names = [plot_text(name) for task in runs.first.class_names for name in task]
+    names = [as_written(name) for task in runs.first.class_names for name in task]
     figure = empty_figure(2 + 0.3 * min(len(names), 24), 1.6 + 0.28 * min(len(names), 24))
     axes = figure.subplots()
     image = axes.imshow(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), vmin=0, vmax=100, cmap="magma")

@@ -17,7 +17,7 @@ class MissingLetters(UserWarning):
     """Warns that a figure shows boxes instead of letters."""
 
 
-def plot_text(words: str) -> str:
+def as_written(words: str) -> str:
     """Escape dollar signs, which matplotlib would take for math mode."""
     return printable_name(words).replace("$", r"\$")
 

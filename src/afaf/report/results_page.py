@@ -14,7 +14,7 @@ from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Paired, Shape, Spread, failure, mean_matrix, minus
 from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
-from afaf.report.run_page import confusion_map
+from afaf.report.run_page import confusion_map, r_matrix
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store
 
@@ -159,14 +159,7 @@ def matrices(measured: Measured, shapes: Sequence[Shape]) -> str:
         for shape in (shape for shape in shapes if shape.stream == stream):
             lines = list(measured.runs(shape).values())
             for setting, name in (("class-IL", "R"), ("task-IL", "R_task_il")):
-                R = mean_matrix([line[name] for line in lines])
-                numbers = [str(i + 1) for i in range(len(R))]
-
-                def says(j: int, i: int, value: float, what: str = f"{shape.method}, {setting}") -> str:
-                    return f"{what}\nafter task {j + 1}, task {i + 1}: {value:.2f} %"
-
-                drawn = svg.heat_map(R, f"{shape.method} {setting}", says, rows=numbers, columns=numbers, row_title="after task")
-                boxes.append(chart(f"{shape.method}, {setting}", drawn))
+                boxes.append(r_matrix(mean_matrix([line[name] for line in lines]), f"{shape.method}, {setting}"))
         first = " open" if not parts else ""
         parts.append(f"<details{first}><summary>{escape(stream)}</summary>{charts(*boxes)}</details>")
     return "".join(parts)

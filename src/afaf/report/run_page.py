@@ -22,7 +22,7 @@ from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.job import Job
-from afaf.runs.results import Results
+from afaf.runs.results import Results, Row
 from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
 
@@ -161,16 +161,20 @@ def headline(runs: Runs) -> str:
 
 def r_matrices(runs: Runs) -> str:
     boxes = []
-    for title, name in (("class-IL: no task label", "R"), ("task-IL: the task is known", "R_task_il")):
+    for title, name in (("class-IL: no task label", "R"), ("task-IL: with task labels", "R_task_il")):
         R = mean_matrix([getattr(run, name) for run in runs.results])
-        numbers = [str(i + 1) for i in range(len(R))]
-
-        def says(j: int, i: int, value: float) -> str:
-            return f"after task {j + 1}, accuracy on task {i + 1}\n({runs.task_names[i]}): {value:.2f} %"
-
-        made = svg.heat_map(R, title, says, rows=numbers, columns=numbers, row_title="after task", column_title="accuracy on task (%)")
-        boxes.append(chart(title, made))
+        boxes.append(r_matrix(R, title, [f"\n({names})" for names in runs.task_names]))
     return charts(*boxes)
+
+
+def r_matrix(R: list[Row], title: str, tasks: Sequence[str] | None = None) -> str:
+    """Draw one R matrix; `tasks` is added to the tooltips."""
+    numbers = [str(i + 1) for i in range(len(R))]
+
+    def says(j: int, i: int, value: float) -> str:
+        return f"{title}\nafter task {j + 1}, accuracy on task {i + 1}{tasks[i] if tasks else ''}: {value:.2f} %"
+
+    return chart(title, svg.heat_map(R, title, says, rows=numbers, columns=numbers, row_title="after task", column_title="task (%)"))
 
 
 def over_time(runs: Runs) -> str:

@@ -1,6 +1,6 @@
 """Write a run for TensorBoard: scalars during the run, then R matrices as an image, settings and metrics as hyper-parameters.
 
-TensorBoard is an extra (`pip install 'afaf[tensorboard]'`), imported only when asked for.
+TensorBoard is an extra (`pip install 'afaf[tensorboard]'`), imported only when used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TensorBoard:
 
     @functools.cached_property
     def writer(self) -> Any:
-        """Made with the first event of the run itself, for that begins in an empty folder."""
+        """Created at the first event, since a run starts in an empty folder."""
         from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
 
         make_folder(self.folder / TENSORBOARD)
@@ -67,11 +67,11 @@ class TensorBoard:
     def _add_accuracies(self, task: int, row: list[float | None], row_task_il: list[float | None]) -> None:
         """Add the accuracy on every task so far, and their mean."""
         for setting, values in (("class-IL", row), ("task-IL", row_task_il)):
-            known = {number: value for number, value in enumerate(values, 1) if value is not None}
-            for number, value in known.items():
+            accuracies = {number: value for number, value in enumerate(values, 1) if value is not None}
+            for number, value in accuracies.items():
                 self.writer.add_scalar(f"test {setting}/task {number}", value, task)
-            if known:
-                self.writer.add_scalar(f"test/ACC {setting}", float(np.mean(list(known.values()))), task)
+            if accuracies:
+                self.writer.add_scalar(f"test/ACC {setting}", float(np.mean(list(accuracies.values()))), task)
         self.writer.flush()
 
     def finish(self, results: Results) -> None:
