@@ -88,7 +88,7 @@ def test_files_that_are_none_of_ours_say_so(tmp_path: Path) -> None:
     other.write_bytes(b"")
     with pytest.raises(FileError, match="cut short"):
         Model.load(other)
-    with pytest.raises(FileError, match="directory"):
+    with pytest.raises(FileError, match="folder"):
         Model.load(tmp_path)
 
 
