@@ -420,7 +420,7 @@ class Dropout:
 
     def __init__(self, spec: NetworkSpec, network: nn.Module):
         self.rate = spec.dropout
-        self.layers = [l + 1 for l in range(1, spec.L) if any(operation.random for operation in spec.connections(l).then)]
+        self.layers = [l + 1 for l in range(1, spec.L) if any(operation.random for operation in spec.layer(l + 1).ops)]
         for module in network.modules():
             if isinstance(module, nn.Dropout):
                 if module.p != self.rate:
@@ -656,7 +656,7 @@ class Theirs:
         for l in self.weights:
             importance = self.code.layers_importnace[self.name(l)]
             largest = importance.max() if importance.any() else 1.0  # below l_reuse nothing is learned
-            compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l - 1]) / largest)
+            compared.note("importance of neurons, of the largest", (importance - learner.importance.neurons[l]) / largest)
 
     def as_mask(self, owned: Tensor, l: int) -> Tensor:
         """Connections as the elements of a weight tensor of theirs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,18 +78,46 @@ def probe(spec: NetworkSpec, dtype: torch.dtype = torch.float32) -> torch.Tensor
     return torch.randn(8, *spec.input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
+def residual_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
+    """A stem and one or two blocks of two convolutions each; a block may halve the maps, and then projects what it adds to."""
+    width = st.integers(6, 12)
+    before, after = (("norm", "relu"), ("norm",)) if norm else (("relu",), ())
+    if draw(st.booleans()):
+        before = ("relu", "norm") if norm else ("relu", "dropout")
+    neurons = draw(width)
+    layers = [Layer("conv", neurons, before, padding=1)]
+    for _ in range(draw(st.integers(1, 2))):
+        start, stride = len(layers) + 1, draw(st.integers(1, 2))
+        added = start
+        if stride == 2:
+            neurons = draw(width)
+            layers.append(Layer("conv", neurons, after, kernel=1, stride=2, inputs=(start,)))
+            added = start + 1
+        layers.append(Layer("conv", draw(width), before, stride=stride, padding=1, inputs=(start,)))
+        layers.append(Layer("conv", neurons, after, padding=1))
+        layers.append(Layer("sum", neurons, ("relu",), inputs=(added, len(layers) + 1)))
+    layers[-1] = replace(layers[-1], ops=("relu", draw(st.sampled_from(["pool", "global-mean", "pool(3,2,1)"]))))
+    return layers
+
+
 @st.composite
-def worlds(draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, unit: str | None = None) -> World:
-    """Random chain networks (convolutional or dense), random percentages, two to four tasks of one to three classes."""
+def worlds(
+    draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, unit: str | None = None, strict: bool = False, chain: bool = False
+) -> World:
+    """Random networks (dense, convolutional, residual), random percentages, two to four tasks of one to three classes."""
     conv = draw(st.booleans())
     width = st.integers(6, 14)
     use_norm = norm and draw(st.booleans())
     after_pool = ("relu", "pool", "norm") if use_norm else ("relu", "dropout", "pool")
     hidden: list[Layer] = []
-    if conv:
+    residual = not chain and draw(st.booleans())
+    if residual:
+        hidden += residual_layers(draw, use_norm)
+    elif conv:
         hidden += [Layer("conv", draw(width)) for _ in range(draw(st.integers(0, 1)))]
         hidden.append(Layer("conv", draw(width), after_pool))
-    hidden += [Layer("dense", draw(width), ("relu", "dropout")) for _ in range(draw(st.integers(1 if conv else 2, 2)))]
+    if not residual:
+        hidden += [Layer("dense", draw(width), ("relu", "dropout")) for _ in range(draw(st.integers(1 if conv else 2, 2)))]
     hidden.append(Layer("dense", draw(st.integers(16, 28)), ("relu", "dropout")))
     classes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
     n_tasks = len(classes)
@@ -107,6 +135,7 @@ def worlds(draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, uni
         "block_gradient": draw(st.booleans()),
         "reset_importance": draw(st.booleans()),
         "norm_moves": draw(st.booleans()),
+        "strict": strict,
     }
     settings = Settings(LearnSettings(epochs=3, batch_size=4, lr=0.1), sparse)
     method: Method[Any]
@@ -114,7 +143,7 @@ def worlds(draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, uni
         options = AFAFOptions(
             **shared,
             first_reuse=draw(st.integers(2, 3)),
-            l_reuse=draw(st.integers(2, spec.L - 2)),
+            l_reuse=draw(st.integers(2, spec.E - 1)),
             candidates=draw(st.sampled_from(["most", "random", "lowest"])),
             candidate_share=draw(st.integers(0, 60)),
         )

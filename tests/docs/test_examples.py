@@ -77,9 +77,9 @@ def test_the_stream_of_the_page_on_extending_runs() -> None:
 
 def test_the_network_of_the_page_on_extending_learns() -> None:
     names: dict[str, Any] = {}
-    code = sample("extending.md", "wide_mlp").replace('"wide-mlp"})', '"wide-mlp", "learn.epochs": 1})')
+    code = sample("extending.md", "small_resnet").replace('"small-resnet"})', '"small-resnet", "learn.epochs": 1})')
     try:
         exec(compile(code, "extending.md", "exec"), names)
     finally:
-        NETWORKS.pop("wide-mlp", None)
-    assert names["results"].dense_params == 64 * 800 + 800 * 400 + 400 * 10
+        NETWORKS.pop("small-resnet", None)
+    assert names["results"].dense_params == 9 * 32 + 2 * 9 * 32 * 32 + 32 * 10

@@ -55,11 +55,11 @@ def test_each_task_keeps_its_share_of_each_layer_exactly_and_the_last_what_is_le
     learner = five_tasks().learn()
     spec = learner.network.spec
     for l in range(1, spec.L - 1):
-        weights = spec.connections(l).weights
+        weights = spec.edge(l).weights
         counts = [int(learner.ledger.owned_by(l, task).sum()) for task in range(1, 6)]
         assert counts[:4] == [share(20, weights)] * 4
         assert sum(counts) == weights
-    row = spec.connections(spec.L - 1).fan_in
+    row = spec.edge(spec.L - 1).fan_in
     assert [int(learner.ledger.owned_by(spec.L - 1, task).sum()) for task in range(1, 6)] == [n * row for n in FIVE]
     assert learner.params == spec.dense_params
 
@@ -67,7 +67,7 @@ def test_each_task_keeps_its_share_of_each_layer_exactly_and_the_last_what_is_le
 def test_a_smaller_share_leaves_room() -> None:
     learner = five_tasks(share=10.0).learn()
     for l in range(1, learner.network.spec.L - 1):
-        weights = learner.network.spec.connections(l).weights
+        weights = learner.network.spec.edge(l).weights
         assert [int(learner.ledger.owned_by(l, task).sum()) for task in range(1, 6)] == [share(10, weights)] * 5
         assert bool((learner.network.weight(l)[learner.ledger.owner(l) == 0] == 0).all())
 

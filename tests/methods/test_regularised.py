@@ -214,7 +214,7 @@ def test_distillation_by_hand() -> None:
     teacher, student = Network(spec, seed=1, dtype=torch.float64), Network(spec, seed=2, dtype=torch.float64)
     for network in (teacher, student):
         for l in range(1, spec.L):
-            network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
+            network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
     x = probe(spec, torch.float64)
     logits = student(x)
     step = Step(x, torch.zeros(len(x), dtype=torch.int64), logits, student.parameters)

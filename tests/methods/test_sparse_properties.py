@@ -15,8 +15,8 @@ from worlds import World, probe, worlds
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
-def layers(learner: Learner) -> range:
-    return range(1, learner.network.spec.L)
+def edges(learner: Learner) -> range:
+    return learner.network.spec.edge_numbers
 
 
 @few
@@ -26,12 +26,12 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
     before: dict[str, Any] = {}
 
     def started(learner: Learner, context: TaskContext) -> None:
-        before["count"] = [int(learner.ledger.owned_by(l, context.task).sum()) for l in layers(learner)]
+        before["count"] = [int(learner.ledger.owned_by(l, context.task).sum()) for l in edges(learner)]
         before["others"] = [torch.where(o == context.task, 0, o) for o in learner.ledger.owners]
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        assert [int(learner.ledger.owned_by(l, context.task).sum()) for l in layers(learner)] == before["count"]
-        for l in layers(learner):
+        assert [int(learner.ledger.owned_by(l, context.task).sum()) for l in edges(learner)] == before["count"]
+        for l in edges(learner):
             owner = learner.ledger.owner(l)
             others = before["others"][l - 1]
             assert torch.equal(owner[others > 0], others[others > 0])
@@ -45,14 +45,14 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
 @few
 @given(worlds())
 def test_nothing_new_flows_into_a_fixed_neuron(world: World) -> None:
-    fixed: list[torch.Tensor] = []
+    fixed: dict[int, torch.Tensor] = {}
 
     def remember(learner: Learner, context: TaskContext) -> None:
-        fixed[:] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
+        fixed.update({s: f > 0 for s, f in copy.deepcopy(learner.ledger.fixed_by).items()})
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        for l in range(1, learner.network.spec.L - 1):
-            assert not bool(learner.ledger.owned_by(l, context.task)[fixed[l]].any())
+        for l, edge in enumerate(learner.network.spec.edges[:-1], 1):
+            assert not bool(learner.ledger.owned_by(l, context.task)[fixed[edge.target_stream]].any())
 
     world.learn(before_task=remember, after_start=watch, after_epoch=watch)
 
@@ -66,20 +66,20 @@ def test_the_past_is_bit_identical(world: World) -> None:
     def remember(learner: Learner, context: TaskContext) -> None:
         past["parameters"] = copy.deepcopy(learner.network.parameters)
         past["owners"] = copy.deepcopy(learner.ledger.owners)
-        past["fixed"] = [f > 0 for f in copy.deepcopy(learner.ledger.fixings)]
+        past["fixed"] = {s: f > 0 for s, f in copy.deepcopy(learner.ledger.fixed_by).items()}
 
     def watch(learner: Learner, context: TaskContext) -> None:
         record = learner.ledger.record_of(context.task)
         assert record is not None
-        for l in layers(learner):
+        for l in edges(learner):
             old, new = past["parameters"].weights[l - 1], learner.network.weight(l)
             owned = (past["owners"][l - 1] > 0).expand_as(old)
             assert torch.equal(old[owned], new[owned])
             if l < record.l_reuse:
                 assert torch.equal(old, new)
                 assert torch.equal(past["parameters"].biases[l - 1], learner.network.bias(l))
-            if l < learner.network.spec.L - 1:
-                still = past["fixed"][l]
+            if l < learner.network.spec.E:
+                still = past["fixed"][learner.network.spec.edge(l).target_stream]
                 assert torch.equal(past["parameters"].biases[l - 1][still], learner.network.bias(l)[still])
 
     world.learn(before_task=remember, after_task=watch)
@@ -98,27 +98,27 @@ def test_output_weights_of_different_tasks_touch_different_neurons(world: World)
 @given(worlds())
 def test_how_many_neurons_a_task_fixes(world: World) -> None:
     """Exactly fixed_l without reuse, at most fixed_l with it, and all of the task's neurons in the last hidden layer."""
-    before: list[torch.Tensor] = []
+    before: dict[int, torch.Tensor] = {}
 
     def remember(learner: Learner, context: TaskContext) -> None:
-        before[:] = copy.deepcopy(learner.ledger.fixings)
+        before.update(copy.deepcopy(learner.ledger.fixed_by))
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        ledger, L = learner.ledger, learner.network.spec.L
+        ledger, spec = learner.ledger, learner.network.spec
         record = ledger.record_of(context.task)
         assert record is not None
         sizes = world.method.sizes_of(world.spec, context.task, len(context.classes))  # type: ignore[attr-defined]
-        for l in range(2, L):
-            fresh = int(((ledger.fixed(l) > 0) & (before[l - 1] == 0)).sum())
-            selected = record.selected(l)
-            if l == L - 1:
+        for l in spec.hidden_streams:
+            fresh = int(((ledger.fixed(l) > 0) & (before[l] == 0)).sum())
+            selected = record.selected(spec, l)
+            if l == spec.last_hidden:
                 assert bool(ledger.is_fixed(l)[selected].all())
             elif record.l_reuse == 1:
                 assert fresh == min(sizes.fixed[l], len(selected))
             else:
                 assert fresh <= sizes.fixed[l]
-            kept = before[l - 1] > 0
-            assert torch.equal(ledger.fixed(l)[kept], before[l - 1][kept])
+            kept = before[l] > 0
+            assert torch.equal(ledger.fixed(l)[kept], before[l][kept])
 
     world.learn(before_task=remember, after_task=watch)
 
@@ -150,6 +150,22 @@ def test_the_same_seed_gives_the_same_bits(world: World) -> None:
     assert not any(torch.equal(a, b) for a, b in biases)
 
 
+@few
+@given(worlds(strict=True))
+def test_under_strict_isolation_old_logits_never_change(world: World) -> None:
+    """All bits of the logits of the rows that a task left, after every later task: in chains and residual networks, with moving norms."""
+    x = probe(world.spec)
+    answers: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def watch(learner: Learner, context: TaskContext) -> None:
+        logits = learner.network(x)
+        for classes, before in answers.items():
+            assert torch.equal(logits[:, list(classes)], before)
+        answers[context.classes] = logits[:, list(context.classes)]
+
+    world.learn(after_task=watch)
+
+
 def _numbers(learner: Learner) -> list[torch.Tensor]:
     return learner.network.parameters.weights + learner.network.parameters.biases
 
@@ -158,28 +174,29 @@ def _numbers(learner: Learner) -> list[torch.Tensor]:
 @given(worlds(reuse=True))
 def test_a_reusing_task_draws_where_algorithm_1_allows(world: World) -> None:
     """Per class: from its candidates and the free neurons, to those of them that are not fixed; below l_reuse nothing is added."""
-    fixed: list[torch.Tensor] = []
+    fixed: dict[int, torch.Tensor] = {}
 
     def remember(learner: Learner, context: TaskContext) -> None:
-        fixed[:] = copy.deepcopy(learner.ledger.fixings)
+        fixed.update(copy.deepcopy(learner.ledger.fixed_by))
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        record, L = learner.ledger.record_of(context.task), learner.network.spec.L
+        record, spec = learner.ledger.record_of(context.task), learner.network.spec
         assert record is not None
         if record.l_reuse == 1:
             return
         for l in range(1, record.l_reuse):
             assert not bool(learner.ledger.owned_by(l, context.task).any())
         for c in record.classes:
-            for l in range(record.l_reuse, L):
-                candidates = set(c.candidates[l].tolist()) if l in c.candidates else set()
-                free = set(record.free[l].tolist())
-                assert set(c.sources[l].tolist()) == candidates | free
-                assert not bool((fixed[l - 1][record.free[l]] > 0).any())
-                if l < L - 1:
-                    assert not bool((fixed[l][c.targets[l]] > 0).any())
-            assert L - 1 not in c.candidates
-            rows = learner.ledger.owned_by(L - 1, context.task)[c.class_id].amax(1)
-            assert set(torch.nonzero(rows).flatten().tolist()) <= set(record.free[L - 1].tolist())
+            for l in range(record.l_reuse, spec.E + 1):
+                source, target = spec.edge(l).source_stream, spec.edge(l).target_stream
+                if source > 1:
+                    candidates = set(c.candidates[source].tolist()) if source in c.candidates else set()
+                    assert set(c.sources[l].tolist()) == candidates | set(record.free[source].tolist())
+                    assert not bool((fixed[source][record.free[source]] > 0).any())
+                if l < spec.E:
+                    assert not bool((fixed[target][c.targets[l]] > 0).any())
+            assert spec.last_hidden not in c.candidates
+            rows = learner.ledger.owned_by(spec.E, context.task)[c.class_id].amax(1)
+            assert set(torch.nonzero(rows).flatten().tolist()) <= set(record.free[spec.last_hidden].tolist())
 
     world.learn(before_task=remember, after_start=watch)

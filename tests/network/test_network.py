@@ -17,18 +17,18 @@ from afaf.randomness import key
 def test_the_papers_network_is_exact() -> None:
     spec = describe("alexnet", (3, 32, 32), 10)
     assert [layer.size for layer in spec.layers] == [3, 64, 128, 256, 2048, 2048, 10]
-    assert [join.positions for join in spec.joins] == [30 * 30, 28 * 28, 12 * 12, 1, 1, 1]
-    assert [join.block for join in spec.joins] == [9, 9, 9, 36, 1, 1]
+    assert [edge.positions for edge in spec.edges] == [30 * 30, 28 * 28, 12 * 12, 1, 1, 1]
+    assert [edge.block for edge in spec.edges] == [9, 9, 9, 36, 1, 1]
     assert [describe("alexnet", (3, 32, 32), n).dense_params for n in (10, 16, 40)] == [23_459_520, 23_471_808, 23_520_960]
     assert spec.L == 7
-    assert [join.group for join in spec.joins] == ["conv", "conv", "conv", "conv", "fc", "output"]
+    assert [edge.group for edge in spec.edges] == ["conv", "conv", "conv", "conv", "fc", "output"]
 
 
 def test_it_computes_what_pytorch_modules_compute() -> None:
     spec = describe("alexnet", (3, 32, 32), 10)
     network = Network(spec, seed=1)
     for l in range(1, spec.L):
-        network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
     nn = torch.nn
     modules = nn.Sequential(
         nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(128, 256, 3), nn.ReLU(),
@@ -46,7 +46,7 @@ def test_it_computes_what_pytorch_modules_compute() -> None:
 def test_initial_values_have_pytorchs_default_spread() -> None:
     network = Network(describe("alexnet", (3, 32, 32), 10), seed=0)
     for l in (2, 5, 6):
-        bound = network.spec.connections(l).fan_in ** -0.5
+        bound = network.spec.edge(l).fan_in ** -0.5
         weights = network.initial_weights(l)
         assert float(weights.abs().max()) <= bound
         assert float(weights.std()) == pytest.approx(bound / 3**0.5, rel=0.03)
@@ -82,7 +82,7 @@ def test_dropout_belongs_to_the_image_not_to_the_batch() -> None:
     spec = NetworkSpec("s", (1, 6, 6), (Layer("conv", 5, ("relu", "dropout", "pool")), Layer("dense", 7, ("relu", "dropout"))), 3, 0.5)
     network = Network(spec, seed=0)
     for l in range(1, spec.L):
-        network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
     x = torch.randn(10, 1, 6, 6)
     numbers = torch.arange(10, dtype=torch.int32)
     whole = network(x, training(numbers))
@@ -102,7 +102,7 @@ def test_no_gradient_passes_a_fixed_neuron() -> None:
     spec = NetworkSpec("s", (4,), (Layer("dense", 3), Layer("dense", 3)), 2)
     network = Network(spec, seed=0)
     for l in range(1, spec.L):
-        network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
     network.parameters.biases[0] += 5  # every first-layer neuron is active
     for weight in network.parameters.weights:
         weight.requires_grad_()
@@ -117,4 +117,4 @@ def test_no_gradient_passes_a_fixed_neuron() -> None:
 def test_no_layer_is_run_where_the_last_is_below_the_first() -> None:
     spec = NetworkSpec("s", (4,), (Layer("dense", 3),), 2)
     x = torch.rand(6, 4)
-    assert forward(spec, Network(spec).parameters, x, last=0) is x
+    assert forward(spec, Network(spec).parameters, x, stop=1) is x

@@ -133,7 +133,7 @@ def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
 def test_the_ledger_is_counted_whole(seeds: Path) -> None:
     model = Model.load(seeds / "seed-0" / "model.safetensors")
     spec = model.learner.network.spec
-    assert sum(sum(layer.by_task.values()) * spec.connections(layer.l).block for layer in owned_layers(model)) == model.learner.params
+    assert sum(sum(layer.by_task.values()) * spec.edge(layer.l).block for layer in owned_layers(model)) == model.learner.params
     for layer in neuron_layers(model):
         assert sum(layer.fixed.values()) + layer.used <= layer.total
     drawn = candidates_drawn(model)
@@ -149,24 +149,25 @@ def test_the_ledger_is_counted_whole(seeds: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["connection", "weight"])
 def test_a_neuron_is_used_from_the_first_connection_into_or_out_of_it(unit: Any) -> None:
-    ledger = Ledger(small_spec(), unit)
+    spec = small_spec()
+    ledger = Ledger(spec, unit)
     for task, l, neuron, below, part in ((2, 2, 0, 1, 3), (3, 2, 5, 1, 0), (2, 3, 4, 5, 0), (4, 2, 7, 2, 0)):
         ledger.owner(l)[neuron, below, part if unit == "weight" else 0] = task
     if unit == "weight":
         ledger.owner(2)[0, 1, 5:7] = torch.tensor([4, 1])
     first = 1 if unit == "weight" else 2
-    assert {i: int(task) for i, task in enumerate(first_users(ledger, 2)) if task != NOBODY} == {1: first, 2: 4}
-    assert {i: int(task) for i, task in enumerate(first_users(ledger, 3)) if task != NOBODY} == {0: first, 5: 2, 7: 4}
+    assert {i: int(task) for i, task in enumerate(first_users(spec, ledger, 2)) if task != NOBODY} == {1: first, 2: 4}
+    assert {i: int(task) for i, task in enumerate(first_users(spec, ledger, 3)) if task != NOBODY} == {0: first, 5: 2, 7: 4}
 
 
 def test_the_page_and_the_picture_count_the_same_neurons_as_used(seeds: Path) -> None:
     model = Model.load(seeds / "seed-0" / "model.safetensors")
     ledger = model.learner.ledger
     ledger.owners[1][:, 0] = 1  # the first neuron of layer 2 leads somewhere,
-    ledger.owners[0][0], ledger.fixings[1][0] = 0, 0  # though nothing leads into it
+    ledger.owners[0][0], ledger.fixed(2)[0] = 0, 0  # though nothing leads into it
     axes = Figure().add_subplot()
     layers = neuron_layers(model)
-    _count_neurons(axes, ledger, [layer.name for layer in layers], [])
+    _count_neurons(axes, model.learner.network.spec, ledger, [])
     drawn = [bar.get_width() for bar in axes.patches if bar.get_facecolor() == to_rgba(FREE_USED)]
     assert drawn == pytest.approx([100 * layer.used / layer.total for layer in layers])
 

@@ -98,7 +98,7 @@ def test_the_paper_study_of_higher_density_fits_only_with_reuse() -> None:
     setup = set_up(outline_of("mix"), "afaf", raised)
     owned = setup.method.footprints(setup.spec, outline_of("mix"))[3].owned
     for l in (1, 2, 3):
-        assert owned[l] / setup.spec.connections(l).weights / 4 == pytest.approx(0.12, abs=0.01)
+        assert owned[l] / setup.spec.edge(l).weights / 4 == pytest.approx(0.12, abs=0.01)
 
 
 def test_files(tmp_path: Path) -> None:

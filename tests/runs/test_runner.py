@@ -108,7 +108,7 @@ def test_a_saved_model_is_the_learner_bit_for_bit(tmp_path: Path) -> None:
     for l in range(1, setup.spec.L):
         assert torch.equal(back.network.weight(l), learner.network.weight(l))
         assert torch.equal(back.ledger.owner(l), learner.ledger.owner(l))
-    assert all(torch.equal(a, b) for a, b in zip(back.ledger.fixings, learner.ledger.fixings, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(back.ledger.fixed_by.values(), learner.ledger.fixed_by.values(), strict=True))
     for task_number in (1, 2, 3):
         assert torch.equal(back.network.as_of(task_number, back.ledger)(x), learner.network.as_of(task_number, learner.ledger)(x))
         ours, theirs = learner.ledger.record_of(task_number), back.ledger.record_of(task_number)

@@ -268,9 +268,9 @@ def test_a_small_file_cannot_ask_for_a_huge_network(tmp_path: Path) -> None:
     about["learner"] = {"network": spec.to_dict(), "dtype": "F32", "seed": 0, "unit": "connection", "keeps_past": True, "classes_of": {}}
     about["learner"] |= {"tasks_learned": 0, "snapshots": [], "records": [], "memory": []}
     tensors = {f"fixed/{l}": torch.zeros(layer.size, dtype=torch.int16) for l, layer in enumerate(spec.layers, 1)}
-    for l, join in enumerate(spec.joins, 1):
-        tensors |= {f"owner/{l}": torch.zeros(join.outputs, join.inputs, 1, dtype=torch.int16), f"weights/{l}": torch.zeros(0)}
-        tensors[f"bias/{l}"] = torch.zeros(join.outputs)
+    for l, edge in enumerate(spec.edges, 1):
+        tensors |= {f"owner/{l}": torch.zeros(edge.outputs, edge.inputs, 1, dtype=torch.int16), f"weights/{l}": torch.zeros(0)}
+        tensors[f"bias/{l}"] = torch.zeros(edge.outputs)
     path = tmp_path / "trap.safetensors"
     path.write_bytes(b"".join(encode(tensors, about)[0]))
     assert bounded("model", path, tmp_path)

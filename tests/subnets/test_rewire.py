@@ -25,15 +25,18 @@ def test_connections_grow_between_the_most_important_neurons() -> None:
     ledger, importance = Ledger(spec), Importance.zeros(spec, Ledger(spec))
     ledger.owner(1)[0, 1] = 1  # taken by another task
     everything = Allocation(2, 1, {}, (ClassAllocation(0, {}, {1: torch.tensor([0, 1, 2])}, {1: torch.tensor([0, 2])}),))
-    field = Field.of(ledger, 1, everything)
+    field = Field.of(spec.edge(1), ledger, 1, everything)
     owner = ledger.owner(1)[field.rows, field.columns]
     assert most_promising(owner, field.score(importance), 2).tolist() == [0, 2]  # all tied: lowest index
-    importance.neurons[0], importance.neurons[1] = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([4.0, 100.0, 1.0])
+    importance.neurons[1], importance.neurons[2] = torch.tensor([1.0, 5.0, 2.0]), torch.tensor([4.0, 100.0, 1.0])
     grown = most_promising(owner, field.score(importance), 3)  # row 0: 4, taken, 8; row 2: 1, 5, 2; row 1 is not among the targets
     assert grown.tolist() == [2, 4, 0]
     assert field.places(grown).tolist() == [2, 7, 0]
     ledger.fix(2, 1, torch.tensor([2]))
-    assert most_promising(owner, Field.of(ledger, 1, everything).score(importance), 2).tolist() == [2, 0]  # not into a fixed neuron
+    assert most_promising(owner, Field.of(spec.edge(1), ledger, 1, everything).score(importance), 2).tolist() == [
+        2,
+        0,
+    ]  # not into a fixed neuron
 
 
 def test_importance_sums_within_a_connection_and_over_steps() -> None:
@@ -41,10 +44,10 @@ def test_importance_sums_within_a_connection_and_over_steps() -> None:
     importance = Importance.zeros(spec, Ledger(spec))
     change = torch.zeros(2, 2, 9)
     change[0, 1, :3] = 1.0  # a kernel from map 1 to map 0
-    importance.add(1, change)
-    importance.add(1, change)
+    importance.add(1, 1, change)
+    importance.add(1, 1, change)
     assert importance.connections[0][0, 1, 0] == 6.0
-    assert importance.neurons[0].tolist() == [0.0, 9.0]  # 3 after the first step, 6 after the second: early steps weigh more
+    assert importance.neurons[1].tolist() == [0.0, 9.0]  # 3 after the first step, 6 after the second: early steps weigh more
 
 
 def test_candidates_by_rule() -> None:

@@ -10,7 +10,7 @@ from afaf.methods.dense import DenseOptions
 from afaf.methods.finetune import Finetune
 from afaf.network.forward import Training
 from afaf.network.net import Network
-from afaf.network.spec import Layer, NetworkSpec, OperationName
+from afaf.network.spec import Layer, NetworkSpec
 from afaf.training.cuda.fused import Fused
 from afaf.training.cuda.kernels import tile_of_logits
 from afaf.training.cuda.workspace import MixedPrecisionWorkspace
@@ -47,11 +47,11 @@ def test_batches_too_large_for_a_tile_are_judged_by_the_loss_itself(batch_size: 
         ("dense", ()),
     ],
 )
-def test_a_layer_that_does_not_begin_with_relu_is_no_output(kind: str, operations: tuple[OperationName, ...]) -> None:
+def test_a_layer_that_does_not_begin_with_relu_is_no_output(kind: str, operations: tuple[str, ...]) -> None:
     """Maps stay maps, with their bias and masked gradients, also while another kernel adds the bias of the output."""
     spec = NetworkSpec("small", (2, 6, 6), (Layer(kind, 5, operations),), 3, dropout=0.5)  # type: ignore[arg-type]
     network, x, samples = Network(spec, seed=1), torch.randn(4, 2, 6, 6), torch.arange(4, dtype=torch.int32)
-    network.plant(1, torch.ones(1, 1, 1, dtype=torch.bool))
+    network.initialise(1, torch.ones(1, 1, 1, dtype=torch.bool))
     network.parameters.biases[0] -= 1.0
     grad_mask = {2: torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])}
     found = []
@@ -60,7 +60,7 @@ def test_a_layer_that_does_not_begin_with_relu_is_no_output(kind: str, operation
         Fused({2: (1, 2)}, samples, grad_mask, norm_moves=False, without_bias=3),
     ):
         weight, bias = network.weight(1).clone().requires_grad_(), network.bias(1).clone().requires_grad_()
-        h = mode.neurons_above(spec.connections(1), 2, x, weight, bias, spec.connections(1).then, network.parameters.norms, None)
+        h = mode.neurons_above(spec.edge(1), 2, x, weight, bias, spec.layer(2).ops, network.parameters.norms, None)
         h.square().sum().backward()
         found.append((h.detach(), weight.grad, bias.grad))
     for expected, fused in zip(*found, strict=True):

@@ -33,7 +33,7 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 def numbers(learner: Learner) -> list[torch.Tensor]:
     parameters = learner.network.parameters
     norms = [tensor for norm in parameters.norms.values() for tensor in norm.tensors().values()]
-    return [*parameters.weights, *parameters.biases, *norms, *learner.importance.connections, *learner.importance.neurons]
+    return [*parameters.weights, *parameters.biases, *norms, *learner.importance.connections, *learner.importance.neurons.values()]
 
 
 @few
@@ -46,7 +46,7 @@ def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_by
 
     def remember(learner: Learner, context: TaskContext) -> None:
         seen.append([tensor.clone() for tensor in numbers(learner)])
-        ledgers.append([tensor.clone() for tensor in learner.ledger.owners + learner.ledger.fixings])
+        ledgers.append([tensor.clone() for tensor in [*learner.ledger.owners, *learner.ledger.fixed_by.values()]])
 
     for engine in (
         EagerEngine(),
@@ -72,17 +72,19 @@ def test_what_is_left_out_cannot_reach_the_tasks_outputs(world: World) -> None:
         plan = world.method.plan(learner, context, 0)
         kept = neurons_that_matter(learner, plan)
         spec = learner.network.spec
-        cone = set(kept[spec.L].tolist())
-        assert cone == set(context.classes)
-        for l in range(spec.L - 1, 0, -1):
-            live = learner.ledger.owner(l).amax(2) > 0
-            below = set(torch.nonzero(live[sorted(cone)].any(0)).flatten().tolist())
-            if l == trunk_top(learner, plan):
-                below -= set(torch.nonzero(dead_neurons(spec, learner.network.parameters, l)).flatten().tolist())
-            assert below <= set(kept[l].tolist())
-            cone = below
+        cone = {spec.L: set(kept[spec.L].tolist())}
+        assert cone[spec.L] == set(context.classes)
+        for _ in spec.streams:  # a residual stream leads back into itself
+            for l in reversed(spec.edge_numbers):
+                edge, live = spec.edge(l), learner.ledger.owner(l).amax(2) > 0
+                below = set(torch.nonzero(live[sorted(cone.get(edge.target_stream, set()))].any(0)).flatten().tolist())
+                if spec.is_chain and edge.source == trunk_top(learner, plan):
+                    below -= set(torch.nonzero(dead_neurons(spec, learner.network.parameters, edge.source)).flatten().tolist())
+                assert below <= set(kept[edge.source].tolist())
+                cone[edge.source_stream] = cone.get(edge.source_stream, set()) | below
         work = gather(learner, plan, kept)
-        assert [w.shape[:2] for w in work.parameters.weights] == [(len(kept[l + 1]), len(kept[l])) for l in range(1, spec.L)]
+        shapes = [(len(kept[edge.target]), len(kept[edge.source])) for edge in spec.edges]
+        assert [w.shape[:2] for w in work.parameters.weights] == shapes
 
     world.learn(after_start=watch)
 
@@ -142,7 +144,7 @@ class Shrinking(AFAF):
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
-        own = {f"weight/{l}": learner.ledger.owned_by(l, context.task) for l in range(1, learner.network.spec.L - 1)}
+        own = {f"weight/{l}": learner.ledger.owned_by(l, context.task) for l in range(1, learner.network.spec.E)}
         stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
         return replace(super().plan(learner, context, phase), penalty=QuadraticPenalty(1.0, stiff, held, proximal=True))
 

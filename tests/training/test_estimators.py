@@ -32,7 +32,7 @@ def tiny(norm: bool) -> tuple[Network, TaskData]:
     network = Network(NetworkSpec("tiny", (1, 8, 8), hidden, 4, dropout=0.0), seed=5, dtype=torch.float64)
     draw = torch.Generator().manual_seed(1)
     for l in range(1, network.spec.L):
-        network.plant(l, torch.ones(1, 1, 1, dtype=torch.bool))
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
     for parameters in network.parameters.norms.values():
         for tensor in (parameters.gain, parameters.var):
             tensor += torch.rand(tensor.shape, generator=draw, dtype=torch.float64)
@@ -49,22 +49,22 @@ def as_module(network: Network) -> nn.Sequential:
     """The same network, built of torch.nn."""
     parts: list[nn.Module] = []
     for l in range(1, network.spec.L):
-        join, weight = network.spec.connections(l), network.weight(l)
+        edge, weight = network.spec.edge(l), network.weight(l)
         layer: Any
-        if join.product.maps:
-            layer = nn.Conv2d(join.inputs, join.outputs, math.isqrt(join.block), dtype=torch.float64)
+        if edge.product.maps:
+            layer = nn.Conv2d(edge.inputs, edge.outputs, math.isqrt(edge.block), dtype=torch.float64)
             layer.weight.data = weight.reshape(layer.weight.shape).clone()
         else:
             parts.append(nn.Flatten())
-            layer = nn.Linear(join.fan_in, join.outputs, dtype=torch.float64)
+            layer = nn.Linear(edge.fan_in, edge.outputs, dtype=torch.float64)
             layer.weight.data = weight.flatten(1).clone()
         layer.bias.data = network.bias(l).clone()
         parts.append(layer)
-        for operation in join.then:
+        for operation in network.spec.layer(l + 1).ops:
             if isinstance(operation, BatchNorm):
                 norm = network.parameters.norms[l + 1]
-                kind = nn.BatchNorm2d if join.product.maps else nn.BatchNorm1d
-                made = kind(join.outputs, dtype=torch.float64)
+                kind = nn.BatchNorm2d if edge.product.maps else nn.BatchNorm1d
+                made = kind(edge.outputs, dtype=torch.float64)
                 made.weight.data, made.bias.data = norm.gain.clone(), norm.shift.clone()
                 made.running_mean, made.running_var = norm.mean.clone(), norm.var.clone()  # type: ignore[assignment]
                 parts.append(made)
@@ -170,9 +170,9 @@ def test_memory_is_bounded_for_the_papers_network() -> None:
     """The gradients of single images of every convolution, and its unfolded input, stay within the bound; many images fit."""
     spec = describe("alexnet", (3, 32, 32), 10)
     at_once = images_at_once(spec)
-    for join in spec.joins:
-        if join.product.maps:
-            assert at_once * (join.weights + join.fan_in * join.positions) <= estimators.FLOATS_AT_ONCE
+    for edge in spec.edges:
+        if edge.product.maps:
+            assert at_once * (edge.weights + edge.fan_in * edge.positions) <= estimators.FLOATS_AT_ONCE
     assert at_once >= 32
 
 

@@ -43,7 +43,7 @@ SPARSE = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_
 def numbers(learner: Learner) -> list[Tensor]:
     parameters = learner.network.parameters
     norms = [tensor for norm in parameters.norms.values() for tensor in norm.tensors().values()]
-    importance = [*learner.importance.connections, *learner.importance.neurons]
+    importance = [*learner.importance.connections, *learner.importance.neurons.values()]
     return [*parameters.weights, *parameters.biases, *norms, *importance, *learner.ledger.owners]
 
 

@@ -15,9 +15,9 @@ class DenseCosts(CostModel):
         for tasks in self.lessons(len(outline)):
             new = sum(outline.classes_per_task[task - 1] for task in tasks)
             classes += new
-            whole = {l: spec.connections(l).weights for l in range(1, spec.L)}
-            row = spec.connections(spec.L - 1).fan_in
-            live = {**whole, spec.L - 1: classes * row}
-            moving = {**whole, spec.L - 1: (new if self.options.loss_over == "task" else classes) * row}
+            whole = {l: edge.weights for l, edge in enumerate(spec.edges, 1)}
+            row = spec.edges[-1].fan_in
+            live = {**whole, spec.E: classes * row}
+            moving = {**whole, spec.E: (new if self.options.loss_over == "task" else classes) * row}
             prints.append(Footprint(samples_of(outline, tasks), self.settings.learn.epochs, live, moving, live))
         return prints

@@ -22,6 +22,6 @@ class DistillationCosts(CostModel):
         ]
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        floats = sum(join.weights + join.outputs for join in spec.joins)
-        floats += sum(4 * join.outputs for join in spec.joins if join.has_norm)
+        floats = sum(edge.weights + edge.outputs for edge in spec.edges)
+        floats += sum(4 * spec.layer(layer).size for layer in spec.normed_layers)
         return {"old model": 4 * floats}

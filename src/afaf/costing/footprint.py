@@ -73,10 +73,10 @@ def samples_of(outline: Outline, tasks: tuple[int, ...]) -> int:
 
 def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
     """Multiplications and additions of a forward pass for one image, where `live` counts the weights of W_l."""
-    return sum(2 * spec.connections(l).positions * count for l, count in live.items())
+    return sum(2 * spec.edge(l).positions * count for l, count in live.items())
 
 
 def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
     """What the ledger takes: for every connection (or weight) its owner, for every neuron who fixed it."""
-    places = sum(join.weights if unit == "weight" else join.inputs * join.outputs for join in spec.joins)
-    return {"owners": 2 * places, "fixed neurons": 2 * sum(layer.size for layer in spec.layers)}
+    places = sum(edge.weights if unit == "weight" else edge.inputs * edge.outputs for edge in spec.edges)
+    return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.streams)}

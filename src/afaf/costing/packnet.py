@@ -15,12 +15,12 @@ class PackNetCosts(CostModel):
     """Every task has two footprints: training, and retraining after pruning."""
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        prints, classes, taken = [], 0, dict.fromkeys(range(1, spec.L - 1), 0)
-        row, epochs = spec.connections(spec.L - 1).fan_in, self.settings.learn.epochs
+        prints, classes, taken = [], 0, dict.fromkeys(range(1, spec.E), 0)
+        row, epochs = spec.edges[-1].fan_in, self.settings.learn.epochs
         for task, new in enumerate(outline.classes_per_task, 1):
             samples, classes = samples_of(outline, (task,)), classes + new
-            output, own_rows = {spec.L - 1: classes * row}, {spec.L - 1: new * row}
-            whole = {l: spec.connections(l).weights for l in taken}
+            output, own_rows = {spec.E: classes * row}, {spec.E: new * row}
+            whole = {l: spec.edge(l).weights for l in taken}
             kept = {l: self._kept_weights(weights, task) for l, weights in whole.items()}
             free = {l: weights - taken[l] for l, weights in whole.items()}
             taken = {l: taken[l] + kept[l] for l in taken}

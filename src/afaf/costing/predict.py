@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from afaf.costing.footprint import CostModel, Footprint, forward_work
-from afaf.network.spec import Connections, NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 from afaf.streams.tasks import Outline
 
 
@@ -63,31 +63,30 @@ def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Cos
         counted_flops=counted,
         counted_flops_ratio=counted / dense,
         inference_flops=inference,
-        inference_flops_ratio=inference / forward_work(spec, {l: join.weights for l, join in enumerate(spec.joins, 1)}),
+        inference_flops_ratio=inference / forward_work(spec, {l: edge.weights for l, edge in enumerate(spec.edges, 1)}),
         kept_bytes=sum(kept.values()),
         kept=kept,
     )
 
 
-def forward_flops(join: Connections) -> int:
+def forward_flops(edge: Edge) -> int:
     """The paper's count for a dense layer: each output sums fan-in products, outputs x (2 fan-in - 1)."""
-    return join.outputs * join.positions * (2 * join.fan_in - 1)
+    return edge.outputs * edge.positions * (2 * edge.fan_in - 1)
 
 
 def dense_training_flops(spec: NetworkSpec, samples: int, epochs: int) -> float:
     """f_D: three forward passes' worth (forward, gradient of the inputs, gradient of the weights) for every sample and epoch."""
-    return float(3 * sum(forward_flops(join) for join in spec.joins) * samples * epochs)
+    return float(3 * sum(forward_flops(edge) for edge in spec.edges) * samples * epochs)
 
 
 def counted_training_flops(spec: NetworkSpec, footprint: Footprint) -> int:
     """Multiplications and additions over live connections: forward everywhere, gradients of weights where they learn, and gradients
-    of neurons only above the first layer in which something learns."""
-    lowest = min(footprint.moving, default=spec.L)
+    of neurons only where something before them learns."""
+    learning = spec.reached_from({spec.edge(l).target for l in footprint.moving})
     per_sample = 0
-    for l in range(1, spec.L):
-        positions = spec.connections(l).positions
-        per_sample += 2 * positions * footprint.live[l]
-        per_sample += 2 * positions * footprint.moving.get(l, 0)
-        if l > lowest:
-            per_sample += 2 * positions * footprint.live[l]
+    for l, edge in enumerate(spec.edges, 1):
+        per_sample += 2 * edge.positions * footprint.live[l]
+        per_sample += 2 * edge.positions * footprint.moving.get(l, 0)
+        if edge.source in learning:
+            per_sample += 2 * edge.positions * footprint.live[l]
     return per_sample * footprint.samples * footprint.epochs + footprint.extra_flops

@@ -17,9 +17,9 @@ class RidgeCosts(CostModel):
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
         """Besides training the trunk once: one pass for the features of every image, the sums, and an eigenvalue problem (9 d^3)."""
-        d, network = self._count(spec), dict.fromkeys(range(1, spec.L), 0)
+        d, network = self._count(spec), dict.fromkeys(spec.edge_numbers, 0)
         if self.options.features == "trunk":
-            network |= {l: spec.connections(l).weights for l in range(1, spec.L - 1)}
+            network |= {l: spec.edge(l).weights for l in range(1, spec.E)}
         prints, classes = [], 0
         for task, footprint in enumerate(super().footprints(spec, outline), 1):
             classes += outline.classes_per_task[task - 1]
@@ -42,13 +42,13 @@ class RidgeCosts(CostModel):
         return self.options.features == "trunk" and task == 1
 
     def _count(self, spec: NetworkSpec) -> int:
-        return feature_count(self.options.filters) if self.options.features == "patches" else spec.connections(spec.L - 1).fan_in
+        return feature_count(self.options.filters) if self.options.features == "patches" else spec.edges[-1].fan_in
 
     def _filter_weights(self, spec: NetworkSpec) -> int:
         return int(self.options.filters * spec.input_shape[0] * self.options.patch**2)
 
     def _feature_work(self, spec: NetworkSpec) -> int:
         if self.options.features == "trunk":
-            return forward_work(spec, {l: spec.connections(l).weights for l in range(1, spec.L - 1)})
+            return forward_work(spec, {l: spec.edge(l).weights for l in range(1, spec.E)})
         height, width = (int(size - self.options.patch + 1) for size in spec.input_shape[1:])
         return 2 * height * width * self._filter_weights(spec)

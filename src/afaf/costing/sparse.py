@@ -21,13 +21,13 @@ class SparseCosts(CostModel):
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
         prints = []
-        owned = dict.fromkeys(range(1, spec.L), 0)
+        owned = dict.fromkeys(spec.edge_numbers, 0)
         for task, n_classes in enumerate(outline.classes_per_task, 1):
             first = self.first_new(spec, task)
             asked = self.sizes_of(spec, task, n_classes).connections
             whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
-            new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.L)}
-            moving = {l: count * spec.connections(l).block for l, count in new.items()}
+            new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.E + 1)}
+            moving = {l: count * spec.edge(l).block for l, count in new.items()}
             owned = {l: count + moving.get(l, 0) for l, count in owned.items()}
             prints.append(Footprint(samples_of(outline, (task,)), self.settings.learn.epochs, owned, moving, owned))
         return prints

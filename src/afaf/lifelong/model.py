@@ -338,7 +338,7 @@ class Lifelong:
         The last class of a task gives the task's place in the last hidden layer back: then True.
         """
         class_id, learner = self.life.remove(label), self.learner
-        last = self.spec.L - 1
+        last = self.spec.E
         row = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
         row[class_id] = True
         learner.release(last, row)
@@ -351,11 +351,12 @@ class Lifelong:
 
     def _give_back(self, task: int) -> None:
         """A task without classes: its neurons of the last hidden layer lead nowhere, so they are free again."""
-        learner, last_hidden = self.learner, self.spec.L - 1
+        learner, last_hidden = self.learner, self.spec.last_hidden
         fixed = learner.ledger.fixed(last_hidden)
         own = fixed == task
-        into = (learner.ledger.owner(last_hidden - 1) == task) & own[:, None, None]
-        learner.release(last_hidden - 1, into)
+        for l, edge in enumerate(self.spec.edges, 1):
+            if edge.target_stream == last_hidden:
+                learner.release(l, (learner.ledger.owner(l) == task) & own[:, None, None])
         fixed[own] = 0
 
     def room(self, n_classes: int | None = None) -> int:

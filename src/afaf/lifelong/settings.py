@@ -12,11 +12,11 @@ from afaf.checked import build
 from afaf.errors import ConfigError
 from afaf.lifelong.life import Negatives
 from afaf.methods import find_method
-from afaf.network.zoo import NETWORKS
+from afaf.network.zoo import CHAINS, NETWORKS, describe, own_norm
 from afaf.randomness import check_seed
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.job import settings_tables
-from afaf.runs.presets import BATCH_SIZE, STEPS, preset_tables, suitable_network
+from afaf.runs.presets import BATCH_SIZE, STEPS, for_network, preset_tables, suitable_network
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
@@ -117,27 +117,30 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     """
     n_tasks = len(outline)
     name = settings.network or suitable_network(outline)
+    batch_size = settings.batch_size or BATCH_SIZE
+    epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
+    how = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}, "run": {"precision": "fp32"}}
+    if name not in CHAINS:
+        own = for_network(describe(name, outline.input_shape, outline.n_classes), n_tasks)
+        method = own["methods"][METHOD]["method"]
+        return {"network": {"name": name, "norm": own_norm(name)}, "sparse": own["sparse"], "method": method, **how}
     share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit
-    top = len(NETWORKS[name]("none", "code")) if name in NETWORKS else 2  # W_top leads into the last hidden layer
+    top = len(NETWORKS[name]())  # W_top leads into the last hidden layer
     l_reuse = {"mlp": 2, "small-cnn": 3, "alexnet": 4}.get(name, max(2, top))
     middle = min(30.0, 12000 // n_tasks / 100)
     density = {f"W_{l}": middle if l_reuse <= l < top else 30.0 for l in range(1, top + 1)} | {f"W_{top + 1}": 70.0}
     if name not in ("mlp", "tiny-mlp"):
         density["W_1"] = max(30.0, min(50.0, 100 // outline.input_shape[0]))  # maps of few channels must not be left without input
-    batch_size = settings.batch_size or BATCH_SIZE
-    epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
-    learn = {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}
     reserve = min(20.0, share)
     return {
         "network": {"name": name},
-        "learn": learn,
         "sparse": {
             "alloc": {"conv": 50.0, "fc": 50.0, "output": share},
             "density": density,
             "fixed": {"conv": reserve, "fc": reserve, "output": 100.0},
         },
         "method": {"l_reuse": l_reuse, "first_reuse": 3},
-        "run": {"precision": "fp32"},
+        **how,
     }
 
 

@@ -46,10 +46,10 @@ class AFAF(SpaceNet[AFAFOptions]):
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options = self.options
-        if not 2 <= options.l_reuse <= spec.L - 1:
+        if not 2 <= options.l_reuse <= spec.E:
             raise ConfigError(
-                f"method.l_reuse = {options.l_reuse} is outside 2..{spec.L - 1}: network '{spec.name}' has L = {spec.L} layers "
-                f"(2..{spec.L - 2} as the paper allows, {spec.L - 1} as its ablation)"
+                f"method.l_reuse = {options.l_reuse} is outside 2..{spec.E}: network '{spec.name}' has weights W_1..W_{spec.E} "
+                f"(2..{spec.E - 1} as the paper allows, {spec.E} as its ablation)"
             )
         super().check(spec, outline)
 
@@ -76,15 +76,16 @@ class AFAF(SpaceNet[AFAFOptions]):
         )
 
     def _candidates(self, learner: Learner, context: TaskContext, request: Request, class_id: int) -> Neurons:
-        """R_l^c for l = l_reuse..L-2; the ablations reach into the last hidden layer too."""
+        """R_l^c of the streams from l_reuse on, taken at their last layers; the ablations reach into the last hidden layer too."""
         spec, options = request.spec, self.options
-        last_hidden = spec.L - 1
+        last_hidden = spec.last_hidden
         activation = mean_activation(learner.network, context.data.batches(class_id=class_id))
 
-        def choose(l: int, count: int) -> Tensor:
-            return choose_candidates(activation[l], count, options.candidates, request.draw("candidates", l, class_id)).cpu()
+        def choose(s: int, count: int) -> Tensor:
+            last = spec.streams[s][-1]
+            return choose_candidates(activation[last], count, options.candidates, request.draw("candidates", s, class_id)).cpu()
 
-        if options.l_reuse == last_hidden:  # free neurons there would have no input: all sources are candidates
+        if options.l_reuse == spec.E:  # free neurons there would have no input: all sources are candidates
             return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}
-        top = last_hidden if options.candidates_in_last_hidden else last_hidden - 1
-        return {l: choose(l, share(options.candidate_share, request.sizes.alloc[l])) for l in range(options.l_reuse, top + 1)}
+        streams = [s for s in spec.streams_from(options.l_reuse) if s != last_hidden or options.candidates_in_last_hidden]
+        return {s: choose(s, share(options.candidate_share, request.sizes.alloc[s])) for s in streams}

@@ -30,17 +30,17 @@ class DenseMethod(DenseCosts, Method[D]):
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger
-        for l in range(1, spec.L):
+        for l in spec.edge_numbers:
             moving = torch.ones_like(ledger.owner(l), dtype=torch.bool)
-            if l == spec.L - 1:
+            if l == spec.E:
                 moving &= rows_of(learner, self._moving_classes(learner, context))[:, None, None]
-            learner.network.plant(l, moving & (ledger.owner(l) == 0))
-            ledger.hand_on(l, context.task, moving)
+            learner.network.initialise(l, moving & (ledger.owner(l) == 0))
+            ledger.reassign(l, context.task, moving)
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network = learner.network
-        biases = {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.L)}
-        biases[network.spec.L - 1] *= rows_of(learner, self._moving_classes(learner, context))
+        biases = {l: torch.ones_like(network.bias(l)) for l in network.spec.edge_numbers}
+        biases[network.spec.E] *= rows_of(learner, self._moving_classes(learner, context))
         norms = {layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()}
         return self._plan(
             learner,

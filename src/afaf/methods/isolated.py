@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from afaf.bounds import Percent
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, TaskContext
+from afaf.methods.base import Actions
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.sizes import Sizes, share
-from afaf.training.learner import Learner
 
 PARTS = 1_000_000  # densities are chosen in parts per million
 
@@ -45,27 +42,21 @@ class Isolated(SpaceNet[IsolatedOptions]):
             )
         super().check(spec, outline)
 
-    def finish(self, learner: Learner, context: TaskContext) -> None:
-        """The statistics of norms move for all neurons while a task is learned; those of others' neurons go back to what they were."""
-        super().finish(learner, context)
-        record, before = learner.ledger.record_of(context.task), learner.network.snapshots.get(context.task - 1)
-        assert record is not None
-        for layer, norm in learner.network.parameters.norms.items():
-            others = torch.ones_like(norm.mean, dtype=torch.bool)
-            others[record.selected(layer).to(others.device)] = False
-            norm.mean[others] = before.norms[layer].mean[others] if before else 0.0
-            norm.var[others] = before.norms[layer].var[others] if before else 1.0
+    @property
+    def strict(self) -> bool:
+        """Whatever the option: norms belong to neurons, so that those of others' neurons stay as they were."""
+        return True
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
         """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's weights pay for."""
-        blocks = {l: spec.connections(l).block for l in range(1, spec.L)}
+        blocks = {l: edge.block for l, edge in enumerate(spec.edges, 1)}
         budget = sum(count * blocks[l] for l, count in super().sizes_of(spec, task, n_classes).connections.items())
-        hidden = {l: share(self.options.share, spec.layer(l).size) for l in range(2, spec.L)}
+        hidden = {l: share(self.options.share, spec.layer(l).size) for l in spec.hidden_streams}
         alloc = {1: spec.layer(1).size, **hidden, spec.L: n_classes}
-        pairs = {l: alloc[l] * alloc[l + 1] for l in blocks}
+        pairs = {l: alloc[edge.source_stream] * alloc[edge.target_stream] for l, edge in enumerate(spec.edges, 1)}
 
         def connections(parts: int) -> dict[int, int]:
-            return {l: pairs[l] if l == spec.L - 1 else parts * pairs[l] // PARTS for l in pairs}
+            return {l: pairs[l] if l == spec.E else parts * pairs[l] // PARTS for l in pairs}
 
         density = largest_within(budget, lambda parts: sum(count * blocks[l] for l, count in connections(parts).items()))
         return Sizes(alloc, connections(density), hidden)

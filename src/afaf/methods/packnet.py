@@ -56,24 +56,24 @@ class PackNet(PackNetCosts, Method[PackNetOptions]):
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger
-        hidden = range(1, spec.L - 1)
+        hidden = range(1, spec.E)
         if phase == RETRAIN:
             for l in hidden:
                 own = ledger.owned_by(l, context.task)
-                count = self._kept_weights(spec.connections(l).weights, context.task)
+                count = self._kept_weights(spec.edge(l).weights, context.task)
                 learner.release(l, own & ~largest(learner.network.weight(l), own, count))
             return
         planted = context.task == 1 or self.options.start_at == "initial"
         for l in hidden:
             (learner if planted else ledger).claim(l, context.task, ledger.owner(l) == 0)
-        learner.claim(spec.L - 1, context.task, (ledger.owner(spec.L - 1) == 0) & rows_of(learner, context.classes)[:, None, None])
+        learner.claim(spec.E, context.task, (ledger.owner(spec.E) == 0) & rows_of(learner, context.classes)[:, None, None])
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network, first = learner.network, context.task == 1
         retrain_epochs = 0 if self._completes(context.task) else self.options.retrain_epochs
-        biases = {network.spec.L - 1: rows_of(learner, context.classes).to(network.dtype)}
+        biases = {network.spec.E: rows_of(learner, context.classes).to(network.dtype)}
         if first:
-            biases |= {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.L - 1)}
+            biases |= {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.E)}
         return self._plan(
             learner,
             context,

@@ -71,7 +71,7 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
         return plan
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
-        memory, data, last = learner.memory, context.data, learner.network.spec.L - 1
+        memory, data, last = learner.memory, context.data, learner.network.spec.E
         if self._trains(context.task):
             learner.release(last, learner.ledger.owner(last) > 0)  # the head takes its place
         elif context.task == 1:
@@ -94,4 +94,4 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
         network, memory = learner.network, learner.memory
         if self.options.features == "patches":
             return lambda x: patch_features(x, memory["weights/filters"], memory["biases/filters"])
-        return lambda x: forward(network.spec, network.parameters, x, last=network.spec.L - 2).flatten(1)
+        return lambda x: forward(network.spec, network.parameters, x, stop=network.spec.edges[-1].source).flatten(1)

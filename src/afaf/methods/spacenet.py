@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from afaf.methods.base import Actions, TaskContext, rows_of
-from afaf.methods.sparse import SparseMethod, SparseOptions
+from afaf.methods.sparse import SparseMethod, SparseOptions, own_neurons, own_norms
 from afaf.network.ledger import Allocation
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
@@ -59,15 +59,18 @@ class SpaceNet(SparseMethod[S]):
         network, ledger, options = learner.network, learner.ledger, self.options
         record, norm_moves = ledger.record_of(context.task), options.norm_moves or context.task == 1
         assert record is not None, "start comes before plan"
-        unfixed = {l: (~ledger.is_fixed(l)).to(network.dtype) for l in range(2, network.spec.L)}
+        unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
+        moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
+        norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
         return self._plan(
             learner,
             context,
             options.loss_over,
             first_trainable=record.l_reuse,
             biases=self._moving_biases(learner, context, record, unfixed),
-            norms={layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {},
-            norm_moves=norm_moves,
+            norms=norms,
+            norm_moves=norm_moves or self.strict,
+            norm_neurons=norms if self.strict else None,
             grad_mask=unfixed if options.block_gradient else {},
             masked_outputs=~rows_of(learner, context.classes),
             logits_only=True,
@@ -80,21 +83,18 @@ class SpaceNet(SparseMethod[S]):
     def finish(self, learner: Learner, context: TaskContext) -> None:
         spec, orthogonal = learner.network.spec, self.options.orthogonal_output
         sizes = self.sizes_of(spec, context.task, len(context.classes))
-        consolidate(spec, learner.ledger, learner.importance, context.task, sizes, orthogonal_output=orthogonal)
+        consolidate(spec, learner.ledger, learner.importance, context.task, sizes, orthogonal_output=orthogonal, strict=self.strict)
 
     def _moving_biases(self, learner: Learner, context: TaskContext, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
         """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
-        last = learner.network.spec.L - 1
-        moving = {last: rows_of(learner, context.classes).to(learner.network.dtype)}
+        spec = learner.network.spec
+        moving = {spec.E: rows_of(learner, context.classes).to(learner.network.dtype)}
         if self.options.biases == "unfixed":
-            return {l: unfixed[l + 1] for l in range(1, last)} | moving
-        for l in range(record.l_reuse, last):
-            selected = torch.zeros_like(unfixed[l + 1])
-            selected[record.selected(l + 1).to(selected.device)] = 1
-            moving[l] = selected * unfixed[l + 1]
-        return moving
+            return {l: unfixed[edge.target] for l, edge in enumerate(spec.edges[:-1], 1)} | moving
+        return moving | {l: own_neurons(spec, record, spec.edge(l).target, unfixed) for l in range(record.l_reuse, spec.E)}
 
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
         """Drop and grow; nothing where the task has no new connections but the output's."""
-        cycle = DropAndGrow(learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=self.options.reset_importance)
+        reset, spec = self.options.reset_importance, learner.network.spec
+        cycle = DropAndGrow(spec, learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=reset)
         return (lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)) if cycle.fields else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 from afaf.costing.sparse import SparseCosts
 from afaf.errors import ConfigError
 from afaf.methods.base import Method
-from afaf.network.ledger import Unit
+from afaf.network.ledger import Allocation, Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.capacity import check_capacity
@@ -18,6 +21,7 @@ from afaf.training.learner import Learner
 
 @dataclass(frozen=True)
 class SparseOptions:
+    strict: bool = False  # strict isolation: fix all of a task's neurons and their norms, so that its logits never change
     orthogonal_output: bool = True  # fix all of a task's neurons in the last hidden layer; off: the share of other dense layers
 
 
@@ -42,7 +46,7 @@ class SparseMethod(SparseCosts, Method[S]):
             )
         tasks = range(1, len(outline) + 1)
         all_sizes = [self.sizes_of(spec, task, n) for task, n in zip(tasks, outline.classes_per_task, strict=True)]
-        drawn = [self.free_in_last_hidden(task, size.alloc[spec.L - 1]) for task, size in zip(tasks, all_sizes, strict=True)]
+        drawn = [self.free_in_last_hidden(task, size.alloc[spec.last_hidden]) for task, size in zip(tasks, all_sizes, strict=True)]
         check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in tasks], drawn, self.options.orthogonal_output)
 
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
@@ -55,19 +59,38 @@ class SparseMethod(SparseCosts, Method[S]):
         fixed = sparse.fixed
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
             fixed = {**fixed, "output": fixed["fc"]}
-        return sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
+        asked = sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
+        return replace(asked, fixed={s: asked.alloc[s] for s in spec.hidden_streams}) if self.strict else asked
+
+    @property
+    def strict(self) -> bool:
+        return self.options.strict
 
     def room(self, learner: Learner, task: int, n_classes: int) -> int:
         """From the free neurons of the last hidden layer and the unowned pairs below; pairs into that layer are always new."""
         ledger, spec, first = learner.ledger, learner.network.spec, task
-        last_hidden = spec.L - 1
+        last_hidden = spec.last_hidden
         free = len(ledger.free_neurons(last_hidden))
-        unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in range(1, last_hidden - 1)}
+        limited = [l for l, edge in enumerate(spec.edges, 1) if edge.target_stream not in (last_hidden, spec.L)]
+        unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in limited}
         while True:
             asked = self.sizes_of(spec, task, n_classes)
             free -= max(1, asked.alloc[last_hidden])
-            for l in range(self.first_new(spec, task), last_hidden - 1):
-                unowned[l] -= asked.connections[l]
+            for l in limited:
+                unowned[l] -= asked.connections[l] if l >= self.first_new(spec, task) else 0
             if free < 0 or any(left < 0 for left in unowned.values()):
                 return task - first
             task += 1
+
+
+def own_neurons(spec: NetworkSpec, record: Allocation, layer: int, unfixed: dict[int, Tensor]) -> Tensor:
+    """1 for the neurons of a layer that the task has selected and that are not fixed."""
+    selected = torch.zeros_like(unfixed[layer])
+    selected[record.selected(spec, spec.layer(layer).stream).to(selected.device)] = 1
+    return selected * unfixed[layer]
+
+
+def own_norms(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Under strict isolation norms belong to neurons: those of the task's own move, in layers that its new connections can reach."""
+    first = spec.edge(record.l_reuse).target
+    return {layer: own_neurons(spec, record, layer, unfixed) for layer in spec.normed_layers if layer >= first}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from afaf.network.ops import Norm, Operation
-from afaf.network.spec import Connections, NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 from afaf.randomness import Key, keep_at
 
 Observer = Callable[[int, Tensor], None]  # (neuron layer, its activation)
@@ -33,7 +34,7 @@ class Mode:
 
     def neurons_above(
         self,
-        join: Connections,
+        edge: Edge,
         layer: int,
         h: Tensor,
         weight: Tensor,
@@ -42,12 +43,12 @@ class Mode:
         norms: dict[int, Norm],
         observe: Observer | None,
     ) -> Tensor:
-        """Carry h through W_l into the neurons of `layer`, and through the operations that follow there."""
-        return self.operate(operations, layer, self.cut(layer, self.reach(join, h, weight, bias)), norms, observe)
+        """Carry h along an edge into the neurons of `layer`, and through the operations that follow there."""
+        return self.operate(operations, layer, self.cut(layer, self.reach(edge, h, weight, bias)), norms, observe)
 
-    def reach(self, join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """The values that arrive at the neurons above, before any operation."""
-        return join.product.forward(h, weight, bias)
+        return edge.product.forward(h, weight, bias)
 
     def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
         """Apply the operations of a neuron layer in order."""
@@ -55,7 +56,13 @@ class Mode:
             h = self.apply(operation, layer, h, norms.get(layer))
             if operation.activates and observe is not None:
                 observe(layer, h)
+        if observe is not None and not any(operation.activates for operation in operations):
+            observe(layer, h)
         return h
+
+    def add(self, values: list[Tensor]) -> Tensor:
+        """The sum of layers, as a tensor of its own."""
+        return reduce(torch.add, values) if len(values) > 1 else values[0].clone()
 
     def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
         return operation.evaluate(h, norm)
@@ -76,6 +83,7 @@ class Training(Mode):
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     norm_moves: bool = True
     neurons: dict[int, Tensor] = field(default_factory=dict)  # indices of the kept neurons; absent if all are kept
+    norm_neurons: dict[int, Tensor] | None = None  # neuron layer -> 1 where batch statistics are used, if norms move; None: everywhere
 
     def cut(self, layer: int, z: Tensor) -> Tensor:
         if layer in self.grad_mask and z.requires_grad:
@@ -85,6 +93,12 @@ class Training(Mode):
 
     def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
         return operation.train(h, norm, layer, self)
+
+    def batch_statistics(self, layer: int) -> Tensor | bool:
+        """Which neurons are normalised by the batch's statistics: all, none, or those of a mask."""
+        if not self.norm_moves or self.norm_neurons is None:
+            return self.norm_moves
+        return self.norm_neurons.get(layer, False)
 
     def dropout_factors(self, layer: int, rate: float, h: Tensor) -> Tensor:
         """The factors of dropout, shaped like h: 0 or 1 / (1 - rate)."""
@@ -101,19 +115,26 @@ def forward(
     *,
     mode: Mode = EVALUATION,
     observe: Observer | None = None,
-    first: int = 1,
-    last: int | None = None,
+    start: int = 1,
+    stop: int | None = None,
     last_operations: Operations | None = None,
 ) -> Tensor:
-    """Carry x through W_first..W_last (all of them by default): the logits, or the last layer once its operations are done.
+    """Carry x, the values of layer `start` (the images), to layer `stop` (the logits): its values once its operations are done.
 
     Sizes are read off the tensors, so that a part of the network may be given; `last_operations` may leave out the last layer's last ones.
     """
-    h = x
-    last = spec.L - 1 if last is None else last
-    for l in range(first, last + 1):
-        join = spec.connections(l)
-        operations = last_operations if l == last and last_operations is not None else join.then
-        weight, bias = parameters.weights[l - 1], parameters.biases[l - 1]
-        h = mode.neurons_above(join, l + 1, h, weight, bias, operations, parameters.norms, observe)
-    return h
+    stop, values = spec.L if stop is None else stop, {start: x}
+    for number in range(start + 1, stop + 1):
+        layer = spec.layer(number)
+        operations = last_operations if number == stop and last_operations is not None else layer.ops
+        below = [values[source] for source in layer.inputs]
+        if layer.edge is None:
+            values[number] = mode.operate(operations, number, mode.cut(number, mode.add(below)), parameters.norms, observe)
+        else:
+            weight, bias = parameters.weights[layer.edge - 1], parameters.biases[layer.edge - 1]
+            edge = spec.edge(layer.edge)
+            values[number] = mode.neurons_above(edge, number, below[0], weight, bias, operations, parameters.norms, observe)
+        for source in layer.inputs:
+            if spec.last_readers[source] == number and source in values:
+                del values[source]
+    return values[stop]

@@ -16,7 +16,7 @@ from torch import Tensor
 from afaf.network.spec import NetworkSpec
 
 Unit = Literal["connection", "weight"]
-Neurons = dict[int, Tensor]  # neuron layer l -> sorted indices
+Neurons = dict[int, Tensor]  # stream -> sorted indices
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class ClassAllocation:
     """What was drawn upon for one class: candidates per neuron layer, and the neurons its new connections may join."""
 
     class_id: int
-    candidates: Neurons = field(default_factory=dict)  # R_l^c
-    sources: Neurons = field(default_factory=dict)  # by l of W_l: neurons of layer l
-    targets: Neurons = field(default_factory=dict)  # by l of W_l: neurons of layer l+1
+    candidates: Neurons = field(default_factory=dict)  # R_l^c, by stream
+    sources: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may start from
+    targets: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may lead into
 
 
 @dataclass(frozen=True)
@@ -35,48 +35,54 @@ class Allocation:
 
     task: int
     l_reuse: int  # connections were added in W_l for l >= l_reuse; 1 when the task reuses nothing
-    free: Neurons  # S_l
+    free: Neurons  # S_l, by stream
     classes: tuple[ClassAllocation, ...]
 
     def sources(self, l: int) -> Tensor:
-        """Union over the classes of the neurons of layer l that W_l may start from."""
+        """Union over the classes of the neurons that W_l may start from."""
         return _union([c.sources[l] for c in self.classes if l in c.sources])
 
     def targets(self, l: int) -> Tensor:
-        """Union over the classes of the neurons of layer l+1 that W_l may lead into."""
+        """Union over the classes of the neurons that W_l may lead into."""
         return _union([c.targets[l] for c in self.classes if l in c.targets])
 
-    def selected(self, l: int) -> Tensor:
-        """Every neuron of layer l that takes part in the task's sub-network."""
-        return _union(
-            [c.sources[l] for c in self.classes if l in c.sources] + [c.targets[l - 1] for c in self.classes if l - 1 in c.targets]
-        )
+    def selected(self, spec: NetworkSpec, stream: int) -> Tensor:
+        """Every neuron of a stream that takes part in the task's sub-network."""
+        numbered = list(enumerate(spec.edges, 1))
+        sources = [c.sources[l] for c in self.classes for l, edge in numbered if edge.source_stream == stream and l in c.sources]
+        targets = [c.targets[l] for c in self.classes for l, edge in numbered if edge.target_stream == stream and l in c.targets]
+        return _union(sources + targets)
 
 
 class Ledger:
-    """`owner(l)` is (outputs, inputs, 1) for connections as unit, (outputs, inputs, block) for single weights; `fixed(l)` is (size,)."""
+    """`owner(l)` of W_l is (outputs, inputs, 1) for connections as unit, (outputs, inputs, block) for single weights.
+
+    `fixed(layer)` is (size,): layers of one stream have it in common.
+    """
 
     def __init__(self, spec: NetworkSpec, unit: Unit = "connection", device: torch.device | str = "cpu"):
         self.unit: Unit = unit
-        self.owners = [torch.zeros(_owner_shape(join.shape, unit), dtype=torch.int16, device=device) for join in spec.joins]
-        self.fixings = [torch.zeros(layer.size, dtype=torch.int16, device=device) for layer in spec.layers]
+        self.owners = [torch.zeros(_owner_shape(edge.shape, unit), dtype=torch.int16, device=device) for edge in spec.edges]
+        self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.streams}
+        self._stream = {number: layer.stream for number, layer in enumerate(spec.layers, 1)}
         self.records: list[Allocation] = []
         self.keeps_past = True  # no place has changed hands: the network as it stood after each task can still be seen
 
     def owner(self, l: int) -> Tensor:
         return self.owners[l - 1]
 
-    def fixed(self, l: int) -> Tensor:
-        return self.fixings[l - 1]
+    def fixed(self, layer: int) -> Tensor:
+        """For each neuron of a layer the task that fixed it."""
+        return self.fixed_by[self._stream[layer]]
 
     def owned_by(self, l: int, task: int) -> Tensor:
         return self.owners[l - 1] == task
 
-    def is_fixed(self, l: int) -> Tensor:
-        return self.fixings[l - 1] > 0
+    def is_fixed(self, layer: int) -> Tensor:
+        return self.fixed(layer) > 0
 
-    def free_neurons(self, l: int) -> Tensor:
-        return torch.nonzero(self.fixings[l - 1] == 0).flatten()
+    def free_neurons(self, layer: int) -> Tensor:
+        return torch.nonzero(self.fixed(layer) == 0).flatten()
 
     def record_of(self, task: int) -> Allocation | None:
         return next((record for record in self.records if record.task == task), None)
@@ -88,7 +94,7 @@ class Ledger:
             raise ValueError(f"W_{l}: {int(taken.sum())} places of task {task} are owned by other tasks")
         self.owners[l - 1][where] = task
 
-    def hand_on(self, l: int, task: int, where: Tensor) -> None:
+    def reassign(self, l: int, task: int, where: Tensor) -> None:
         """Give places to a task whoever had them: what dense methods do, in which every task moves every weight."""
         had = self.owners[l - 1][where]
         self.keeps_past = self.keeps_past and bool(((had == 0) | (had == task)).all())
@@ -97,10 +103,10 @@ class Ledger:
     def release(self, l: int, where: Tensor) -> None:
         self.owners[l - 1][where] = 0
 
-    def fix(self, l: int, task: int, neurons: Tensor) -> None:
-        """Fix neurons of layer l for a task; those fixed before keep the task that fixed them."""
-        fresh = neurons[self.fixings[l - 1][neurons] == 0]
-        self.fixings[l - 1][fresh] = task
+    def fix(self, layer: int, task: int, neurons: Tensor) -> None:
+        """Fix neurons for a task, in all layers of the stream; those fixed before keep the task that fixed them."""
+        fixed = self.fixed(layer)
+        fixed[neurons[fixed[neurons] == 0]] = task
 
     def owned_weights(self, l: int, block: int) -> int:
         return int((self.owners[l - 1] > 0).sum()) * (block if self.unit == "connection" else 1)
@@ -109,11 +115,12 @@ class Ledger:
         """Append unowned output rows."""
         last = self.owners[-1]
         self.owners[-1] = torch.cat([last, last.new_zeros(rows, *last.shape[1:])])
-        self.fixings[-1] = torch.cat([self.fixings[-1], self.fixings[-1].new_zeros(rows)])
+        classes = max(self._stream)
+        self.fixed_by[classes] = torch.cat([self.fixed_by[classes], self.fixed_by[classes].new_zeros(rows)])
 
     def to(self, device: torch.device | str) -> Ledger:
         self.owners = [owner.to(device) for owner in self.owners]
-        self.fixings = [fixing.to(device) for fixing in self.fixings]
+        self.fixed_by = {stream: fixed.to(device) for stream, fixed in self.fixed_by.items()}
         return self
 
 
@@ -125,3 +132,22 @@ def _owner_shape(shape: tuple[int, int, int], unit: Unit) -> tuple[int, int, int
 def _union(parts: list[Tensor]) -> Tensor:
     union: Tensor = torch.unique(torch.cat(parts)) if parts else torch.empty(0, dtype=torch.int64)
     return union
+
+
+def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor]) -> dict[int, Tensor]:
+    """By stream, the marked neurons and all those from which one of them is reached through `live` (outputs, inputs) connections.
+
+    In a residual stream a neuron may lead back into its own stream, so it repeats until nothing is added.
+    """
+    reached = {stream: neurons.clone() for stream, neurons in marked.items()}
+    grows = True
+    while grows:
+        grows = False
+        for l in reversed(spec.edge_numbers):
+            edge = spec.edge(l)
+            sources = reached[edge.source_stream]
+            more = live[l - 1][reached[edge.target_stream]].any(dim=0) & ~sources
+            if bool(more.any()):
+                reached[edge.source_stream] = sources | more
+                grows = grows or len(spec.streams) < spec.L
+    return reached

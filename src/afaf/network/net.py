@@ -13,7 +13,7 @@ from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 from afaf.randomness import key, uniform_at
 
-PLANTED = 1 << 22  # weights planted at once, so that a large layer needs no copies of its size
+AT_ONCE = 1 << 22  # weights initialised at a time, so that a large layer needs no copies of its size
 
 
 @dataclass
@@ -32,9 +32,9 @@ class Network:
         self.seed = seed
         self.device = torch.device(device)
         self.dtype = dtype
-        weights = [torch.zeros(join.shape, dtype=dtype, device=device) for join in spec.joins]
-        biases = [self.initial_bias(l) for l in range(1, spec.L)]
-        norms = {l + 1: self._initial_norm(l + 1) for l in range(1, spec.L) if spec.connections(l).has_norm}
+        weights = [torch.zeros(edge.shape, dtype=dtype, device=device) for edge in spec.edges]
+        biases = [self.initial_bias(l) for l in spec.edge_numbers]
+        norms = {layer: self._initial_norm(layer) for layer in spec.normed_layers}
         self.parameters = Parameters(weights, biases, norms)
         self.snapshots: dict[int, Snapshot] = {}
 
@@ -50,13 +50,13 @@ class Network:
     # Initial values: PyTorch's default, uniform in ±1/sqrt(fan-in) for weights and biases alike.
 
     def initial_weights(self, l: int) -> Tensor:
-        join = self.spec.connections(l)
-        places = torch.arange(join.weights, dtype=torch.int32, device=self.device)
-        return self._initial(f"weights {l}", places, join.fan_in).reshape(join.shape)
+        edge = self.spec.edge(l)
+        places = torch.arange(edge.weights, dtype=torch.int32, device=self.device)
+        return self._initial(f"weights {l}", places, edge.fan_in).reshape(edge.shape)
 
     def initial_bias(self, l: int) -> Tensor:
-        join = self.spec.connections(l)
-        return self._initial(f"bias {l}", torch.arange(join.outputs, dtype=torch.int32, device=self.device), join.fan_in)
+        edge = self.spec.edge(l)
+        return self._initial(f"bias {l}", torch.arange(edge.outputs, dtype=torch.int32, device=self.device), edge.fan_in)
 
     def _initial(self, name: str, places: Tensor, fan_in: int) -> Tensor:
         u = uniform_at(key(self.seed, "initial", name), places)
@@ -68,16 +68,16 @@ class Network:
         zeros, ones = (torch.full((size,), value, dtype=self.dtype, device=self.device) for value in (0.0, 1.0))
         return Norm(ones.clone(), zeros.clone(), zeros.clone(), ones.clone())
 
-    def plant(self, l: int, where: Tensor) -> None:
+    def initialise(self, l: int, where: Tensor) -> None:
         """New connections take the value the network was initialised with at their place; nothing is drawn for other places."""
-        join, weight = self.spec.connections(l), self.parameters.weights[l - 1].view(-1)
-        size = join.block // where.shape[2]  # of what one entry of `where` stands for
+        edge, weight = self.spec.edge(l), self.parameters.weights[l - 1].view(-1)
+        size = edge.block // where.shape[2]  # weights that one entry of `where` stands for
         within = torch.arange(size, dtype=torch.int32, device=self.device)
-        chosen, first = where.expand(join.outputs, join.inputs, -1).flatten(), 0
-        for part in chosen.split(max(1, PLANTED // size)):
+        chosen, first = where.expand(edge.outputs, edge.inputs, -1).flatten(), 0
+        for part in chosen.split(max(1, AT_ONCE // size)):
             units = torch.nonzero(part).to(torch.int32) + first
             places = (units * size + within).view(-1)
-            weight[places] = self._initial(f"weights {l}", places, join.fan_in)
+            weight[places] = self._initial(f"weights {l}", places, edge.fan_in)
             first += len(part)
 
     def grow_outputs(self, rows: int) -> None:
@@ -85,7 +85,7 @@ class Network:
         self.spec = self.spec.with_classes(self.spec.n_classes + rows)
         weight, bias = self.parameters.weights[-1], self.parameters.biases[-1]
         self.parameters.weights[-1] = torch.cat([weight, weight.new_zeros(rows, *weight.shape[1:])])
-        self.parameters.biases[-1] = torch.cat([bias, self.initial_bias(self.spec.L - 1)[-rows:]])
+        self.parameters.biases[-1] = torch.cat([bias, self.initial_bias(self.spec.E)[-rows:]])
 
     # The network as it stood.
 

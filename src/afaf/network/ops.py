@@ -6,8 +6,9 @@ written as ONNX, and whether a CUDA kernel can join it with its neighbours. No o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -44,8 +45,7 @@ class Norm:
 class TrainingStep(Protocol):
     """The part of a training step that operations depend on."""
 
-    @property
-    def norm_moves(self) -> bool: ...
+    def batch_statistics(self, layer: int) -> Tensor | bool: ...
     def dropout_factors(self, layer: int, rate: float, h: Tensor) -> Tensor: ...
 
 
@@ -150,16 +150,22 @@ class Dropout(Operation):
         return replace(kernel, dropout=self.rate) if kernel == FusedKernel(relu=True) else None
 
 
+@dataclass(frozen=True)
 class MaxPool(Operation):
-    """The largest of each 2x2 values; a last odd row or column is left out."""
+    """The largest of each size x size values; rows or columns that are left over are left out."""
 
     name, keeps_order = "pool", True
+    size: int = 2
+    stride: int = 2
+    padding: int = 0
 
     def evaluate(self, h: Tensor, norm: Norm | None = None) -> Tensor:
-        return F.max_pool2d(h, 2)
+        return F.max_pool2d(h, self.size, self.stride, self.padding)
 
     def train_inplace(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
         """`max_pool2d` would also write down where the maxima were."""
+        if self != MaxPool():
+            return self.evaluate(h)
         height, width = h.shape[2] // 2 * 2, h.shape[3] // 2 * 2
         h = torch.maximum(h[:, :, 0:height:2], h[:, :, 1:height:2])
         return torch.maximum(h[..., 0:width:2], h[..., 1:width:2])
@@ -168,17 +174,38 @@ class MaxPool(Operation):
         return value
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        return height // 2, width // 2
+        return _windows(height, self.size, self.stride, self.padding), _windows(width, self.size, self.stride, self.padding)
 
     def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return graph.node("MaxPool", h, kernel_shape=[2, 2], strides=[2, 2])
+        return graph.node("MaxPool", h, kernel_shape=[self.size] * 2, strides=[self.stride] * 2, pads=[self.padding] * 4)
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
-        return replace(kernel, pool=True) if kernel.relu and not kernel.pool else None
+        return replace(kernel, pool=True) if kernel.relu and not kernel.pool and self == MaxPool() else None
+
+
+class GlobalMean(Operation):
+    """The mean over all positions, whatever the size of the image."""
+
+    name = "global-mean"
+
+    def evaluate(self, h: Tensor, norm: Norm | None = None) -> Tensor:
+        return h.mean(dim=(2, 3), keepdim=True)
+
+    def of_constant(self, value: Tensor, norm: Norm | None) -> Tensor:
+        return value
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        return 1, 1
+
+    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
+        return graph.node("GlobalAveragePool", h)
 
 
 class BatchNorm(Operation):
-    """Batch normalisation: by the batch's statistics where norms move, by the running ones elsewhere."""
+    """Batch normalisation: by the batch's statistics where norms move, by the running ones elsewhere.
+
+    Each neuron has numbers of its own, so some may use the batch's statistics and others their running ones, which then stay as they are.
+    """
 
     name, has_norm = "norm", True
 
@@ -186,8 +213,20 @@ class BatchNorm(Operation):
         return self._normalise(h, norm, training=False)
 
     def train(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
-        one_value = h.numel() == h.shape[1]  # a last batch of a single image has no spread
-        return self._normalise(h, norm, training=step.norm_moves and not one_value)
+        by_batch = step.batch_statistics(layer)
+        if by_batch is False or h.numel() == h.shape[1]:  # a last batch of a single image has no spread
+            return self._normalise(h, norm, training=False)
+        if by_batch is True:
+            return self._normalise(h, norm, training=True)
+        assert norm is not None
+        still, moved = (Norm(norm.gain, norm.shift, norm.mean.clone(), norm.var.clone()) for _ in range(2))  # what backward reads stays
+        mask = by_batch.bool()
+        shaped = mask.reshape(-1, *[1] * (h.dim() - 2))
+        result = torch.where(shaped, self._normalise(h, moved, training=True), self._normalise(h, still, training=False))
+        with torch.no_grad():
+            norm.mean.copy_(torch.where(mask, moved.mean, norm.mean))
+            norm.var.copy_(torch.where(mask, moved.var, norm.var))
+        return result
 
     def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
         assert norm is not None
@@ -199,7 +238,29 @@ class BatchNorm(Operation):
         return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=training, eps=EPSILON)
 
 
-OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, BatchNorm)}
+OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, GlobalMean, BatchNorm)}
+
+
+def parse_operation(text: str, dropout: float) -> Operation:
+    """The operation that a description names: "relu", or with whole numbers "pool(3,2,1)". Dropout has the network's rate.
+
+    Raises ValueError for a text that names none.
+    """
+    match = re.fullmatch(r"([a-z-]+)(?:\((\d{1,4}(?:,\d{1,4})*)\))?", text)
+    kind = OPERATIONS.get(match[1]) if match else None
+    if match is None or kind is None:
+        raise ValueError(f"no operation '{text[:40]}': there are {', '.join(OPERATIONS)}")
+    if kind is Dropout:
+        return Dropout(dropout)
+    numbers = [int(number) for number in match[2].split(",")] if match[2] else []
+    if len(numbers) not in (0, len(fields(kind))) or 0 in numbers[:2]:
+        raise ValueError(f"operation '{text[:40]}': {match[1]} takes {len(fields(kind))} numbers")
+    return kind(*numbers)
+
+
+def _windows(size: int, window: int, stride: int, padding: int) -> int:
+    """How many windows fit into a padded row."""
+    return (size + 2 * padding - window) // stride + 1
 
 
 def relu_late(operations: Sequence[Operation]) -> tuple[Operation, ...]:
@@ -234,6 +295,11 @@ class Product:
     group: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
     maps: ClassVar[bool]  # it reads and writes maps, not rows of units
 
+    @property
+    def plain(self) -> bool:
+        """Whether the CUDA kernels compute it, and a constant stays one at every position."""
+        return True
+
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -258,23 +324,29 @@ class Product:
 
 @dataclass(frozen=True)
 class Convolution(Product):
-    """Stride 1, no padding."""
-
     name, group, maps = "conv", "conv", True
     kernel: int = 3
+    stride: int = 1
+    padding: int = 0  # zeros around the maps
+
+    @property
+    def plain(self) -> bool:
+        return self.stride == 1 and self.padding == 0
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Channels last is the layout that convolutions are fastest with."""
-        return F.conv2d(h.contiguous(memory_format=torch.channels_last), self._kernels(weight), bias)
+        return F.conv2d(h.contiguous(memory_format=torch.channels_last), self._kernels(weight), bias, self.stride, self.padding)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        return height - self.kernel + 1, width - self.kernel + 1
+        window = (self.kernel, self.stride, self.padding)
+        return _windows(height, *window), _windows(width, *window)
 
     def block(self, positions: int) -> int:
         return self.kernel**2
 
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
-        gradients = torch.bmm(delta.flatten(2), F.unfold(inputs, self.kernel).transpose(1, 2))
+        unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride)
+        gradients = torch.bmm(delta.flatten(2), unfolded.transpose(1, 2))
         return size(gradients).sum(0)
 
     def sample_floats(self, weights: int, unfolded: int) -> int:
@@ -282,7 +354,8 @@ class Convolution(Product):
 
     def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
         numbers = graph.constant(f"weight_{l}", self._kernels(weight)), graph.constant(f"bias_{l}", bias)
-        return graph.node("Conv", h, *numbers, kernel_shape=[self.kernel, self.kernel])
+        window = {"kernel_shape": [self.kernel] * 2, "strides": [self.stride] * 2, "pads": [self.padding] * 4}
+        return graph.node("Conv", h, *numbers, **window)
 
     def _kernels(self, weight: Tensor) -> Tensor:
         return weight.reshape(*weight.shape[:2], self.kernel, self.kernel)

@@ -1,63 +1,96 @@
-"""A network described as data: neuron layers 1..L, and W_l, the connections that join layer l to layer l+1.
+"""A network described as data: neuron layers 1..L in topological order, and edges W_1..W_E that hold the weights.
 
-A *neuron* is a unit of a dense layer or a feature map of a convolution; a *connection* joins two neurons of neighbouring layers
-and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position between a map and a dense
-neuron. Numbers count from 1, as in the paper: `spec.layer(4)` is the neuron layer conv 3, `spec.connections(3)` is W_3 into it.
+A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reached by one product (a convolution or a dense layer) of an
+earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
+layer of its own, which the sum then adds. Layers that identity edges join form one residual *stream*: neuron i is the same neuron in all
+of them, with one freedom and one fixing. A stream is known by the number of its first layer.
+
+A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
+between a map and a dense neuron. Numbers count from 1, as in the paper. Its network is the simplest graph: W_l joins layers l and l+1.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 from afaf.errors import ConfigError
-from afaf.network.ops import OPERATIONS, Convolution, Dense, Dropout, Operation, Product
+from afaf.network.ops import Convolution, Dense, Operation, Product, parse_operation
 
-OperationName = Literal["relu", "dropout", "pool", "norm"]
 Group = Literal["input", "conv", "fc", "output", "classes"]
+Kind = Literal["conv", "dense", "sum"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A hidden neuron layer as an architecture states it: how many neurons, how they are reached, and what follows, in order."""
+    """A hidden neuron layer as an architecture states it: its neurons, how they are reached, and the operations that follow, in order.
 
-    kind: Literal["conv", "dense"]
+    `inputs` are the numbers of the layers it is reached from (1 is the input): one for a product, any number for a sum; by default the
+    layer before.
+    """
+
+    kind: Kind
     neurons: int
-    then: tuple[OperationName, ...] = ("relu",)
-    kernel: int = 3  # of a convolution: stride 1, no padding
+    ops: tuple[str, ...] = ("relu",)
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 0
+    inputs: tuple[int, ...] = ()
 
     @property
-    def product(self) -> Product:
-        return Convolution(self.kernel) if self.kind == "conv" else Dense()
+    def product(self) -> Product | None:
+        if self.kind == "sum":
+            return None
+        return Convolution(self.kernel, self.stride, self.padding) if self.kind == "conv" else Dense()
 
-    def operations(self, dropout: float) -> tuple[Operation, ...]:
-        return tuple(Dropout(dropout) if name == Dropout.name else OPERATIONS[name]() for name in self.then)
+    def to_dict(self) -> dict[str, Any]:
+        """Stride, padding and inputs are left out where they are the defaults, as in the files of before they existed."""
+        data = {"kind": self.kind, "neurons": self.neurons, "then": list(self.ops), "kernel": self.kernel}
+        more = {"stride": self.stride, "padding": self.padding, "inputs": list(self.inputs)}
+        defaults = {field.name: field.default for field in fields(self)}
+        return data | {name: value for name, value in more.items() if value not in (defaults[name], [])}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Layer:
+        more = {name: data[name] for name in ("stride", "padding") if name in data}
+        return cls(data["kind"], data["neurons"], tuple(data["then"]), data["kernel"], **more, inputs=tuple(data.get("inputs", ())))
 
 
 @dataclass(frozen=True)
 class NeuronLayer:
-    """Layer l: `group` says which percentage of the settings applies ('output' is the last hidden layer, as in the paper)."""
+    """Layer l: `group` says which percentage of the settings applies ('output' is the last hidden layer's stream, as in the paper)."""
 
     name: str
     size: int
     group: Group
     positions: int  # values of one neuron once its operations are done: height x width of a map, 1 of a dense neuron
+    inputs: tuple[int, ...]  # layers that it is reached from
+    edge: int | None  # l of the W_l that leads into it; None: it is the sum of its inputs
+    ops: tuple[Operation, ...]
+    stream: int  # the first layer of its stream
+
+    @property
+    def has_norm(self) -> bool:
+        return any(operation.has_norm for operation in self.ops)
 
 
 @dataclass(frozen=True)
-class Connections:
-    """W_l: (outputs, inputs, block) weights, and what happens to the neurons it leads into."""
+class Edge:
+    """W_l: (outputs, inputs, block) weights from the layer `source` to the layer `target`."""
 
     name: str
     product: Product
+    source: int
+    target: int
+    source_stream: int
+    target_stream: int
     inputs: int
     outputs: int
     block: int
     positions: int  # places the block is applied at: output positions of a convolution, 1 of a dense layer
-    then: tuple[Operation, ...]
     group: Group  # which density applies
 
     @property
@@ -72,10 +105,6 @@ class Connections:
     def shape(self) -> tuple[int, int, int]:
         return (self.outputs, self.inputs, self.block)
 
-    @property
-    def has_norm(self) -> bool:
-        return any(operation.has_norm for operation in self.then)
-
 
 @dataclass(frozen=True)
 class NetworkSpec:
@@ -88,82 +117,229 @@ class NetworkSpec:
     dropout: float = 0.2
 
     @cached_property
-    def layers(self) -> tuple[NeuronLayer, ...]:
-        return _chain(self)[0]
+    def _built(self) -> Built:
+        return _build(self)
 
-    @cached_property
-    def joins(self) -> tuple[Connections, ...]:
-        return _chain(self)[1]
+    @property
+    def layers(self) -> tuple[NeuronLayer, ...]:
+        return self._built[0]
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return self._built[1]
 
     @property
     def L(self) -> int:
         """The number of neuron layers, input and output among them."""
         return len(self.hidden) + 2
 
+    @property
+    def E(self) -> int:
+        """The number of edges with weights: W_E leads into the output."""
+        return len(self.edges)
+
+    @property
+    def edge_numbers(self) -> range:
+        return range(1, self.E + 1)
+
     def layer(self, l: int) -> NeuronLayer:
         return self.layers[l - 1]
 
-    def connections(self, l: int) -> Connections:
-        return self.joins[l - 1]
+    def edge(self, l: int) -> Edge:
+        return self.edges[l - 1]
+
+    @cached_property
+    def streams(self) -> dict[int, tuple[int, ...]]:
+        """The layers of each stream, by its number, in order."""
+        found: dict[int, tuple[int, ...]] = {}
+        for number, layer in enumerate(self.layers, 1):
+            found[layer.stream] = (*found.get(layer.stream, ()), number)
+        return found
+
+    @property
+    def hidden_streams(self) -> tuple[int, ...]:
+        return tuple(self.streams)[1:-1]
+
+    @property
+    def last_hidden(self) -> int:
+        """The stream that the output reads."""
+        return self.edges[-1].source_stream
+
+    @cached_property
+    def normed_layers(self) -> tuple[int, ...]:
+        return tuple(number for number, layer in enumerate(self.layers, 1) if layer.has_norm)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether each layer is reached from the one before alone, by a product that shifts nothing: what the CUDA kernels compute."""
+        return all(edge.source == edge.target - 1 and edge.product.plain for edge in self.edges) and self.E == self.L - 1
+
+    def streams_from(self, l: int) -> tuple[int, ...]:
+        """The hidden streams that W_l and the edges after it start from or lead into."""
+        ends = {stream for edge in self.edges[l - 1 :] for stream in (edge.source_stream, edge.target_stream)}
+        return tuple(stream for stream in self.hidden_streams if stream in ends)
+
+    def reached_from(self, layers: set[int]) -> set[int]:
+        """These layers and all later ones that depend on them."""
+        reached = set(layers)
+        for number, layer in enumerate(self.layers, 1):
+            if reached & set(layer.inputs):
+                reached.add(number)
+        return reached
+
+    def read_as_maps(self, layer: int) -> bool:
+        """Whether a later layer reads this one as maps, not as a row of values."""
+        readers = [reader for reader in self.layers if layer in reader.inputs]
+        return any(reader.edge is None or self.edge(reader.edge).product.maps for reader in readers)
+
+    def cut_below(self, l: int) -> int:
+        """The last layer before W_l's target that alone leads to all later ones: where a part that stands still can end."""
+        return max(cut for cut in self._cuts if cut < self.edge(l).target)
+
+    @cached_property
+    def _cuts(self) -> tuple[int, ...]:
+        found, lowest = [], self.L  # that a layer above the cut reads
+        for cut in range(self.L - 1, 0, -1):
+            lowest = min(lowest, *self.layers[cut].inputs)
+            found += [cut] if lowest >= cut else []
+        return tuple(found)
+
+    @cached_property
+    def last_readers(self) -> dict[int, int]:
+        """For each layer the last one that is reached from it."""
+        return {source: number for number, layer in enumerate(self.layers, 1) for source in layer.inputs}
 
     @property
     def dense_params(self) -> int:
         """Weights of the dense network, biases not counted, as in the paper."""
-        return sum(join.weights for join in self.joins)
+        return sum(edge.weights for edge in self.edges)
 
     def with_classes(self, n_classes: int) -> NetworkSpec:
         return replace(self, n_classes=n_classes)
 
+    def ends(self, l: int) -> tuple[str, str]:
+        """The names of the layers that W_l joins."""
+        return self.layer(self.edge(l).source).name, self.layer(self.edge(l).target).name
+
     def to_dict(self) -> dict[str, Any]:
-        hidden = [{"kind": h.kind, "neurons": h.neurons, "then": list(h.then), "kernel": h.kernel} for h in self.hidden]
         return {
             "name": self.name,
             "input_shape": list(self.input_shape),
-            "hidden": hidden,
+            "hidden": [layer.to_dict() for layer in self.hidden],
             "n_classes": self.n_classes,
             "dropout": self.dropout,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NetworkSpec:
-        hidden = tuple(Layer(h["kind"], h["neurons"], tuple(h["then"]), h["kernel"]) for h in data["hidden"])
+        hidden = tuple(Layer.from_dict(layer) for layer in data["hidden"])
         return cls(data["name"], tuple(data["input_shape"]), hidden, data["n_classes"], data["dropout"])
 
 
-def _chain(spec: NetworkSpec) -> tuple[tuple[NeuronLayer, ...], tuple[Connections, ...]]:
-    """Follow the shapes through the layers; an input that does not fit is an error that names the layer."""
-    size, height, width = _input(spec)
-    layers = [NeuronLayer("input", size, "input", height * width)]
-    joins: list[Connections] = []
+Built = tuple[tuple[NeuronLayer, ...], tuple[Edge, ...]]
+
+
+def _build(spec: NetworkSpec) -> Built:
+    """Follow the shapes through the layers; one that does not fit is an error that names the layer."""
+    sizes, shapes = [_input(spec)[0]], [_input(spec)[1]]
+    hidden = [*spec.hidden, Layer("dense", spec.n_classes, ())]
+    inputs = [_inputs(spec, number, layer) for number, layer in enumerate(hidden, 2)]
+    products = [layer.product for layer in hidden]
+    streams, groups = _streams(hidden, inputs), _groups(products, inputs)
     counts = Counter[str]()
-    for index, hidden in enumerate(spec.hidden):
-        product, then, below = hidden.product, hidden.operations(spec.dropout), layers[-1]
-        counts[product.name] += 1
-        name = f"{product.name} {counts[product.name]}"
-        group: Group = "output" if index == len(spec.hidden) - 1 else product.group
-        block = product.block(below.positions)
-        height, width = _fitting(spec, name, product.output_size(height, width))
-        density = group if below.group == "input" else below.group
-        joins.append(Connections(f"W_{len(layers)}", product, below.size, hidden.neurons, block, height * width, then, density))
-        for operation in then:
-            height, width = _fitting(spec, name, operation.output_size(height, width))
-        layers.append(NeuronLayer(name, hidden.neurons, group, height * width))
-    below = layers[-1]
-    joins.append(Connections(f"W_{len(layers)}", Dense(), below.size, spec.n_classes, below.positions, 1, (), "output"))
-    layers.append(NeuronLayer("classes", spec.n_classes, "classes", 1))
-    return tuple(layers), tuple(joins)
+    layers = [NeuronLayer("input", sizes[0], "input", prod(shapes[0]), (), None, (), 1)]
+    edges: list[Edge] = []
+    for number, (layer, below) in enumerate(zip(hidden, inputs, strict=True), 2):
+        counts[layer.kind] += 1
+        name = "classes" if number == spec.L else f"{layer.kind} {counts[layer.kind]}"
+        ops = _operations(spec, name, layer)
+        stream = streams[number - 1]
+        group: Group = "classes" if number == spec.L else "output" if stream == streams[inputs[-1][0] - 1] else groups[stream - 1]
+        size, edge = shapes[below[0] - 1], None
+        product = products[number - 2]
+        if product is None:
+            _check_sum(spec, name, [(sizes[i - 1], shapes[i - 1]) for i in below], layer.neurons)
+        else:
+            edge, source = len(edges) + 1, below[0]
+            block = product.block(prod(size))
+            size = _fitting(spec, name, product.output_size(*size))
+            density = "output" if number == spec.L else group if source == 1 else groups[source - 1]
+            edges.append(
+                Edge(
+                    f"W_{edge}", product, source, number, streams[source - 1], streams[number - 1],
+                    sizes[source - 1], layer.neurons, block, prod(size), density,
+                )
+            )  # fmt: skip
+        for operation in ops:
+            size = _fitting(spec, name, operation.output_size(*size))
+        layers.append(NeuronLayer(name, layer.neurons, group, prod(size), below, edge, ops, streams[number - 1]))
+        sizes.append(layer.neurons)
+        shapes.append(size)
+    return tuple(layers), tuple(edges)
 
 
-def _input(spec: NetworkSpec) -> tuple[int, int, int]:
+def _operations(spec: NetworkSpec, name: str, layer: Layer) -> tuple[Operation, ...]:
+    try:
+        return tuple(parse_operation(text, spec.dropout) for text in layer.ops)
+    except ValueError as error:
+        raise ConfigError(f"network '{spec.name}', {name}: {error}") from None
+
+
+def _inputs(spec: NetworkSpec, number: int, layer: Layer) -> tuple[int, ...]:
+    inputs = layer.inputs or (number - 1,)
+    if not all(1 <= source < number for source in inputs) or (layer.kind != "sum" and len(inputs) != 1):
+        raise ConfigError(
+            f"network '{spec.name}': layer {number} ({layer.kind}) is reached from layers {list(inputs)}: "
+            "name earlier layers, and one alone unless it is a sum"
+        )
+    if layer.kind == "sum" and 1 in inputs:
+        raise ConfigError(f"network '{spec.name}': layer {number} adds the input itself: lead it through a convolution first")
+    return inputs
+
+
+def _streams(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
+    """The stream of each layer: sums have the neurons of the layers that they add."""
+    first = list(range(len(hidden) + 2))  # an earlier layer of the same stream, or the layer itself
+
+    def find(number: int) -> int:
+        while first[number] != number:
+            first[number] = first[first[number]]
+            number = first[number]
+        return number
+
+    for number, (layer, below) in enumerate(zip(hidden, inputs, strict=True), 2):
+        if layer.kind == "sum":
+            joined = [find(i) for i in (*below, number)]
+            for other in joined:
+                first[other] = min(joined)
+    return [find(number) for number in range(1, len(hidden) + 2)]
+
+
+def _groups(products: list[Product | None], inputs: list[tuple[int, ...]]) -> list[Group]:
+    """For each layer the group of the product that leads into it, or into the first of those it adds."""
+    groups: list[Group] = ["input"]
+    for product, below in zip(products, inputs, strict=True):
+        groups.append(groups[below[0] - 1] if product is None else product.group)
+    return groups
+
+
+def _input(spec: NetworkSpec) -> tuple[int, tuple[int, int]]:
     if not spec.hidden:
         raise ConfigError(f"network '{spec.name}' has no hidden layer")
-    if not spec.hidden[0].product.maps:  # every pixel is a neuron of the input
-        return prod(spec.input_shape), 1, 1
+    first = spec.hidden[0].product
+    if first is not None and not first.maps:  # every pixel is a neuron of the input
+        return prod(spec.input_shape), (1, 1)
     if len(spec.input_shape) == 1:
         features = spec.input_shape[0]
         raise ConfigError(f"network '{spec.name}' reads images, but the stream brings vectors of {features} features: use network.name=mlp")
     channels, height, width = spec.input_shape
-    return channels, height, width
+    return channels, (height, width)
+
+
+def _check_sum(spec: NetworkSpec, name: str, added: list[tuple[int, tuple[int, int]]], neurons: int) -> None:
+    if {(neurons, added[0][1])} != set(added):
+        shapes = ", ".join(f"{size} neurons of {height}x{width}" for size, (height, width) in added)
+        raise ConfigError(f"network '{spec.name}': {name} ({neurons} neurons) adds layers of different shapes: {shapes}")
 
 
 def _fitting(spec: NetworkSpec, name: str, size: tuple[int, int]) -> tuple[int, int]:

@@ -1,69 +1,160 @@
-"""The architectures that come with the package. A new one is a function from (norm, dropout_at) to its hidden layers."""
+"""The architectures that come with the package. Each is a function from (norm, dropout_at, width) to its hidden layers.
+
+The defaults of a function are the network's own: `width` is the number of maps or neurons of its first layer, the others follow.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+import torch
+from torch import nn
 
 from afaf.errors import ConfigError, unknown
-from afaf.network.spec import Layer, NetworkSpec, OperationName
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.tracing import trace
 
 Norm = Literal["none", "batch"]
 DropoutAt = Literal["code", "paper"]
+Architecture = Callable[..., tuple[Layer, ...]]
 
 
-def alexnet(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
+def alexnet(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
     """The paper's network. Dropout sits where the authors' code has it (three places) or where the paper's table has it (two);
     with batch norm, after each of the two pools, there is no dropout."""
+    ops: list[tuple[str, ...]]
     if norm == "batch":
-        return (
-            Layer("conv", 64),
-            Layer("conv", 128, ("relu", "pool", "norm")),
-            Layer("conv", 256, ("relu", "pool", "norm")),
-            Layer("dense", 2048),
-            Layer("dense", 2048),
-        )
-    if dropout_at == "paper":
-        return (
-            Layer("conv", 64),
-            Layer("conv", 128, ("relu", "pool", "dropout")),
-            Layer("conv", 256, ("relu", "pool")),
-            Layer("dense", 2048, ("relu", "dropout")),
-            Layer("dense", 2048),
-        )
-    return (
-        Layer("conv", 64),
-        Layer("conv", 128, ("relu", "pool")),
-        Layer("conv", 256, ("relu", "dropout", "pool")),
-        Layer("dense", 2048, ("relu", "dropout")),
-        Layer("dense", 2048, ("relu", "dropout")),
-    )
+        ops = [("relu", "pool", "norm"), ("relu", "pool", "norm"), ("relu",), ("relu",)]
+    elif dropout_at == "paper":
+        ops = [("relu", "pool", "dropout"), ("relu", "pool"), ("relu", "dropout"), ("relu",)]
+    else:
+        ops = [("relu", "pool"), ("relu", "dropout", "pool"), ("relu", "dropout"), ("relu", "dropout")]
+    maps = (Layer("conv", 64), Layer("conv", 128, ops[0]), Layer("conv", 256, ops[1]))
+    return _scaled((*maps, Layer("dense", 2048, ops[2]), Layer("dense", 2048, ops[3])), width, 64)
 
 
-def small_cnn(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
+def small_cnn(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
     """Two convolutions and two dense layers: for 8x8 digits on a laptop, and for pictures of what the method does."""
-    after_pool: tuple[OperationName, ...] = ("relu", "pool", "norm") if norm == "batch" else ("relu", "pool")
-    dense: tuple[OperationName, ...] = ("relu",) if norm == "batch" else ("relu", "dropout")
-    return (Layer("conv", 32), Layer("conv", 64, after_pool), Layer("dense", 256, dense), Layer("dense", 256, dense))
+    after_pool = ("relu", "pool", "norm") if norm == "batch" else ("relu", "pool")
+    dense = ("relu",) if norm == "batch" else ("relu", "dropout")
+    return _scaled((Layer("conv", 32), Layer("conv", 64, after_pool), Layer("dense", 256, dense), Layer("dense", 256, dense)), width, 32)
 
 
-def mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
+def mlp(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 400) -> tuple[Layer, ...]:
     """Two dense layers, for vectors and small images."""
-    then: tuple[OperationName, ...] = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
-    return (Layer("dense", 400, then), Layer("dense", 400, then))
+    ops = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
+    return (Layer("dense", width, ops), Layer("dense", width, ops))
 
 
-def tiny_mlp(norm: Norm, dropout_at: DropoutAt) -> tuple[Layer, ...]:
+def tiny_mlp(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 12) -> tuple[Layer, ...]:
     """Three layers of twelve neurons: small enough to draw every connection."""
-    return (Layer("dense", 12), Layer("dense", 12), Layer("dense", 12))
+    return (Layer("dense", width), Layer("dense", width), Layer("dense", width))
 
 
-NETWORKS: dict[str, Callable[[Norm, DropoutAt], tuple[Layer, ...]]] = {
+def resnet18(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+    """He et al., 2016, with the stem for small images: a 3x3 convolution, no pooling."""
+    return _residual((2, 2, 2, 2), norm, width)
+
+
+def resnet10(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+    """One block a stage, with the stem for small images."""
+    return _residual((1, 1, 1, 1), norm, width)
+
+
+def resnet18_imagenet(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+    """With the stem for photographs: a 7x7 convolution of stride 2 and a pool, which leave a sixteenth of the positions."""
+    return _residual((2, 2, 2, 2), norm, width, photographs=True)
+
+
+def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+    """Simonyan and Zisserman, 2015, without its dense layers: eight 3x3 convolutions, five pools, a mean over what is left."""
+    ops = ("norm", "relu") if norm == "batch" else ("relu",)
+    plan = ((1, True), (2, True), (4, False), (4, True), (8, False), (8, True), (8, False), (8, True))
+    layers = [Layer("conv", factor * width, (*ops, "pool") if pool else ops, padding=1) for factor, pool in plan]
+    return (*layers[:-1], replace(layers[-1], ops=(*ops, "pool", "global-mean")))
+
+
+def _residual(blocks: tuple[int, ...], norm: Norm, width: int, photographs: bool = False) -> tuple[Layer, ...]:
+    """Stages of basic blocks; from one stage to the next the maps double in number and halve in height and width."""
+    before, after = (("norm", "relu"), ("norm",)) if norm == "batch" else (("relu",), ())
+    stem = Layer("conv", width, (*before, "pool(3,2,1)"), 7, 2, 3) if photographs else Layer("conv", width, before, padding=1)
+    layers = [stem]
+    for stage, count in enumerate(blocks):
+        neurons = width * 2**stage
+        for block in range(count):
+            start = added = len(layers) + 1  # the number of the last layer so far: the input is 1
+            stride = 2 if stage > 0 and block == 0 else 1
+            if stride == 2:
+                layers.append(Layer("conv", neurons, after, kernel=1, stride=2, inputs=(start,)))
+                added = start + 1
+            layers.append(Layer("conv", neurons, before, stride=stride, padding=1, inputs=(start,)))
+            layers.append(Layer("conv", neurons, after, padding=1))
+            layers.append(Layer("sum", neurons, inputs=(added, len(layers) + 1)))
+    return (*layers[:-1], replace(layers[-1], ops=("relu", "global-mean")))
+
+
+def _scaled(layers: tuple[Layer, ...], width: int, usual: int) -> tuple[Layer, ...]:
+    return tuple(replace(layer, neurons=max(1, layer.neurons * width // usual)) for layer in layers)
+
+
+NETWORKS: dict[str, Architecture] = {
     "alexnet": alexnet,
     "small-cnn": small_cnn,
     "mlp": mlp,
     "tiny-mlp": tiny_mlp,
+    "resnet18": resnet18,
+    "resnet18-imagenet": resnet18_imagenet,
+    "resnet10": resnet10,
+    "vgg11": vgg11,
 }
+ENTRY_POINTS = "afaf.networks"
+CHAINS = ("alexnet", "small-cnn", "mlp", "tiny-mlp")  # which the streams' presets are made for
+
+
+def network_names() -> list[str]:
+    return [*NETWORKS, *sorted(point.name for point in entry_points(group=ENTRY_POINTS) if point.name not in NETWORKS)]
+
+
+def find_network(name: str) -> Architecture:
+    """The architecture of this name: of the zoo, an entry point `afaf.networks` of another package, or "package.module:function"."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not points and ":" not in name:
+        raise ConfigError(unknown("network", name, network_names()))
+    point = points[0] if points else EntryPoint(name, name, ENTRY_POINTS)
+    try:
+        found = point.load()
+    except Exception as error:  # another package's code
+        raise ConfigError(f"network.name={name} cannot be loaded ({error}): name a function as package.module:function") from error
+    if not callable(found):
+        raise ConfigError(f"network.name={name} is no function: it must return hidden layers, or a torch.nn.Module")
+    architecture: Architecture = found
+    return architecture
+
+
+def own_norm(name: str) -> Norm:
+    """The norm that a network has unless it is told otherwise."""
+    parameter = inspect.signature(find_network(name)).parameters.get("norm")
+    return "batch" if parameter is not None and parameter.default == "batch" else "none"
+
+
+def hidden_layers(name: str, input_shape: tuple[int, ...], **options: Any) -> tuple[Layer, ...]:
+    """What the architecture's function returns, given those of the options that it takes; a module is traced."""
+    function = find_network(name)
+    takes = inspect.signature(function).parameters
+    if options.get("width") is not None and "width" not in takes:
+        raise ConfigError(f"network '{name}' has no width: leave network.width out")
+    hidden: Any = function(**{key: value for key, value in options.items() if key in takes and value is not None})
+    if isinstance(hidden, nn.Module):
+        return trace(hidden, torch.zeros(1, *input_shape))
+    if not (isinstance(hidden, tuple) and all(isinstance(layer, Layer) for layer in hidden)):
+        raise ConfigError(f"network '{name}' returned {type(hidden).__name__}: it must return a tuple of Layer, or a torch.nn.Module")
+    return hidden
 
 
 def describe(
@@ -71,13 +162,13 @@ def describe(
     input_shape: tuple[int, ...],
     n_classes: int,
     *,
-    norm: Norm = "none",
+    norm: Norm | None = None,
     dropout: float = 0.2,
     dropout_at: DropoutAt = "code",
+    width: int | None = None,
 ) -> NetworkSpec:
-    """The named network for this input and this many classes."""
-    if name not in NETWORKS:
-        raise ConfigError(unknown("network", name, NETWORKS))
-    spec = NetworkSpec(name, input_shape, NETWORKS[name](norm, dropout_at), n_classes, dropout)
+    """The named network for this input and this many classes; without `norm` and `width`, with its own."""
+    hidden = hidden_layers(name, input_shape, norm=norm, dropout_at=dropout_at, width=width)
+    spec = NetworkSpec(name, input_shape, hidden, n_classes, dropout)
     _ = spec.layers  # an input that does not fit is refused here, before anything is built
     return spec

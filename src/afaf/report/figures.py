@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from afaf.files.marks import figure_metadata
 from afaf.network.ledger import Ledger
+from afaf.network.spec import NetworkSpec
 from afaf.report.ledger_facts import NOBODY, first_users
 from afaf.report.plot_text import as_written
 from afaf.runs.results import Results, Row
@@ -33,24 +34,25 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     """Connections by owning task, neurons sorted by the task that fixed or first used them; below, each layer's neurons counted."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     tasks = sorted(model.learner.classes_of)
-    orders = {l: _by_first_task(ledger, l, spec.L) for l in range(1, spec.L + 1)}
-    width = 2.3 * (spec.L - 1) + 1.2
+    orders = {s: _by_first_task(spec, ledger, s) for s in spec.streams}
+    width = 2.3 * spec.E + 1.2
     figure = _figure(width, 5.6)
     grid = figure.add_gridspec(
-        2, spec.L - 1, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
+        2, spec.E, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
     )
-    for l in range(1, spec.L):
+    for l, edge in enumerate(spec.edges, 1):
         owner = ledger.owner(l).amax(2).cpu().numpy()
         axes = figure.add_subplot(grid[0, l - 1])
-        axes.imshow(_owner_image(owner[orders[l + 1]][:, orders[l]], tasks), aspect="auto", interpolation="nearest")
+        placed = owner[orders[edge.target_stream]][:, orders[edge.source_stream]]
+        axes.imshow(_owner_image(placed, tasks), aspect="auto", interpolation="nearest")
         owned = 100 * float((ledger.owner(l) > 0).float().mean())
-        between = as_written(f"{spec.layer(l).name} → {spec.layer(l + 1).name}")
+        between = as_written(" → ".join(spec.ends(l)))
         axes.set_title(f"$W_{{{l}}}$: {between}\n{owned:.1f} % owned", fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_xlabel(_neurons(spec.layer(l).size), fontsize=7)
-        axes.set_ylabel(_neurons(spec.layer(l + 1).size), fontsize=7)
-    _count_neurons(figure.add_subplot(grid[1, :]), ledger, [layer.name for layer in spec.layers[1:-1]], tasks)
+        axes.set_xlabel(_neurons(edge.inputs), fontsize=7)
+        axes.set_ylabel(_neurons(edge.outputs), fontsize=7)
+    _count_neurons(figure.add_subplot(grid[1, :]), spec, ledger, tasks)
     handles = [
         Patch(color=task_colour(t), label=as_written(f"task {t}: {', '.join(model.class_names[t - 1])}"))
         for t in tasks
@@ -111,12 +113,12 @@ def _square(R: list[Row]) -> NDArray[np.float64]:
     return values
 
 
-def _by_first_task(ledger: Ledger, l: int, L: int) -> NDArray[np.int64]:
+def _by_first_task(spec: NetworkSpec, ledger: Ledger, l: int) -> NDArray[np.int64]:
     """Neurons of layer l, those fixed or first used by early tasks first; the input and the classes keep their order."""
-    if l in (1, L):
+    if l in (1, spec.L):
         return np.arange(len(ledger.fixed(l)))
     fixed = ledger.fixed(l).cpu().numpy()
-    return np.lexsort((fixed == 0, np.where(fixed > 0, fixed, first_users(ledger, l))))
+    return np.lexsort((fixed == 0, np.where(fixed > 0, fixed, first_users(spec, ledger, l))))
 
 
 def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float64]:
@@ -130,12 +132,12 @@ def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float
     return image
 
 
-def _count_neurons(axes: Axes, ledger: Ledger, names: list[str], tasks: list[int]) -> None:
+def _count_neurons(axes: Axes, spec: NetworkSpec, ledger: Ledger, tasks: list[int]) -> None:
     """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
-    for row in range(len(names)):
-        l = row + 2
+    names = [spec.layer(s).name for s in spec.hidden_streams]
+    for row, l in enumerate(spec.hidden_streams):
         fixed = ledger.fixed(l).cpu().numpy()
-        used = (first_users(ledger, l) < NOBODY) & (fixed == 0)
+        used = (first_users(spec, ledger, l) < NOBODY) & (fixed == 0)
         parts = [(task_colour(t), (fixed == t).mean()) for t in tasks] + [(FREE_USED, used.mean())]
         left = 0.0
         for colour, share in parts:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from afaf.network.ledger import Ledger
+from afaf.network.spec import NetworkSpec
 from afaf.storage.model_file import Model
 
 NOBODY = np.iinfo(np.int16).max  # after every task
@@ -48,32 +49,36 @@ class Drawn:
 def owned_layers(model: Model) -> list[OwnedLayer]:
     ledger, spec = model.learner.ledger, model.learner.network.spec
     layers = []
-    for l in range(1, spec.L):
+    for l in spec.edge_numbers:
         tasks, counts = np.unique(ledger.owner(l).cpu().numpy(), return_counts=True)
         by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True) if t > 0}
-        layers.append(OwnedLayer(l, f"{spec.layer(l).name} → {spec.layer(l + 1).name}", by_task, ledger.owner(l).numel()))
+        layers.append(OwnedLayer(l, " → ".join(spec.ends(l)), by_task, ledger.owner(l).numel()))
     return layers
 
 
 def neuron_layers(model: Model) -> list[LayerUse]:
     ledger, spec = model.learner.ledger, model.learner.network.spec
     layers = []
-    for l in range(2, spec.L):
+    for l in spec.hidden_streams:
         fixed = ledger.fixed(l).cpu().numpy()
         tasks, counts = np.unique(fixed[fixed > 0], return_counts=True)
-        used = int(((fixed == 0) & (first_users(ledger, l) < NOBODY)).sum())
+        used = int(((fixed == 0) & (first_users(spec, ledger, l) < NOBODY)).sum())
         by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True)}
         layers.append(LayerUse(spec.layer(l).name, by_task, used, len(fixed)))
     return layers
 
 
-def first_users(ledger: Ledger, l: int) -> NDArray[np.int16]:
+def first_users(spec: NetworkSpec, ledger: Ledger, stream: int) -> NDArray[np.int16]:
     """The first task that owns a connection into or out of each neuron of a hidden layer, or a weight of one; NOBODY where none does.
 
     Out of it counts too: a candidate may be drawn upon before anything leads into it.
     """
-    into, out_of = (owner.masked_fill(owner == 0, NOBODY) for owner in (ledger.owner(l - 1), ledger.owner(l)))
-    return np.asarray(torch.minimum(into.amin((1, 2)), out_of.amin((0, 2))).cpu().numpy())
+    users = []
+    for owner, edge in zip(ledger.owners, spec.edges, strict=True):
+        tasks = owner.masked_fill(owner == 0, NOBODY)
+        users += [tasks.amin((1, 2))] if edge.target_stream == stream else []
+        users += [tasks.amin((0, 2))] if edge.source_stream == stream else []
+    return np.asarray(torch.stack(users).amin(0).cpu().numpy())
 
 
 def candidates_drawn(model: Model) -> list[Drawn]:
@@ -86,7 +91,7 @@ def candidates_drawn(model: Model) -> list[Drawn]:
             for l, neurons in sorted(c.candidates.items()):
                 chosen = neurons.cpu().numpy()
                 fixed = ledger.fixed(l).cpu().numpy()[chosen]
-                used = first_users(ledger, l)[chosen] < record.task
+                used = first_users(spec, ledger, l)[chosen] < record.task
                 origin = np.where((fixed > 0) & (fixed < record.task), fixed, np.where(used, USED, UNUSED))
                 tasks, counts = np.unique(origin, return_counts=True)
                 origins = {int(t): int(n) for t, n in zip(tasks, counts, strict=True)}
@@ -100,8 +105,8 @@ def reused_from(model: Model) -> dict[int, dict[int, int]]:
     found: dict[int, dict[int, int]] = {}
     for task in sorted(model.learner.classes_of):
         counts: dict[int, int] = {}
-        for l in range(2, spec.L):
-            fixed = ledger.fixed(l).cpu().numpy()
+        for l, edge in enumerate(spec.edges, 1):
+            fixed = ledger.fixed(edge.source).cpu().numpy()
             per_source = (ledger.owner(l) == task).any(2).sum(0).cpu().numpy()
             for earlier in range(1, task):
                 number = int(per_source[fixed == earlier].sum())

@@ -44,8 +44,9 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    name: str = "alexnet"  # or small-cnn, mlp; a stream without a preset gets the one that suits its images
-    norm: Norm = "none"  # batch: batch norm after the pools, and no dropout
+    name: str = "alexnet"  # or another of the zoo; a stream without a preset gets the one that suits its images
+    norm: Norm = "none"  # batch: batch norm, where the architecture has it, and no dropout
+    width: Count | None = None  # maps or neurons of the first layer, the others follow; none: the network's own
     dropout: Portion = 0.2
     dropout_at: DropoutAt = "code"  # code: three places, as released; paper: two places, as printed
     outputs: Literal["reserved", "grown"] = "reserved"  # output rows for the whole stream, or added task by task

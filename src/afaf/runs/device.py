@@ -62,5 +62,5 @@ _SINGLE_THREAD = _SingleThread()
 
 def suitable_threads(spec: NetworkSpec, batch_size: int) -> contextlib.AbstractContextManager[None]:
     """One CPU thread for networks too small to share the work of, else as many as PyTorch uses by default; restored afterwards."""
-    work = batch_size * sum(join.weights * join.positions for join in spec.joins)
+    work = batch_size * sum(edge.weights * edge.positions for edge in spec.edges)
     return _SINGLE_THREAD if work < WORTH_SHARING else contextlib.nullcontext()

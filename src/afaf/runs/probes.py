@@ -20,7 +20,7 @@ def ledger(model: Model, stream: Stream) -> dict[str, Any]:
     spec = learner.network.spec
     return {
         "layers": [layer.name for layer in spec.layers],
-        "owner": [learner.ledger.owner(l).amax(2).tolist() for l in range(1, spec.L)],  # W_l: by target, by source
+        "owner": [learner.ledger.owner(l).amax(2).tolist() for l in spec.edge_numbers],  # W_l: by target, by source
         "fixed": [learner.ledger.fixed(l).tolist() for l in range(1, spec.L + 1)],
         "candidates": {  # of the tasks that reuse: by task, class, layer
             str(record.task): {
@@ -37,10 +37,10 @@ def class_means(model: Model, stream: Stream) -> dict[str, Any]:
     Only the neurons that task 1 selected: no others are active then.
     """
     learner = model.learner
-    then, last_hidden = learner.network.as_of(1, learner.ledger), learner.network.spec.L - 1
+    then, last_hidden = learner.network.as_of(1, learner.ledger), learner.network.spec.edges[-1].source
     record = learner.ledger.record_of(1)
     size = learner.network.spec.layer(last_hidden).size
-    neurons = torch.arange(size) if record is None else record.selected(last_hidden).cpu()
+    neurons = torch.arange(size) if record is None else record.selected(then.spec, then.spec.last_hidden).cpu()
     means: dict[str, list[float]] = {}
     for task in stream:
         data = TaskData([(task.train, task.preparation)], then.device, then.dtype)

@@ -12,7 +12,7 @@ from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe
 from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
-from afaf.runs.presets import preset_tables
+from afaf.runs.presets import with_presets
 from afaf.streams.tasks import Outline, Stream
 
 
@@ -35,7 +35,7 @@ class Setup:
 def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[str, Any]) -> Setup:
     """Build and check everything that needs no data; the tables override the stream's preset."""
     kind = method_class(method)
-    config = build_config(kind.Options, *preset_tables(outline, kind), *tables)
+    config = build_config(kind.Options, *with_presets(outline, kind, tables))
     network = config.network
     spec = describe(
         network.name,
@@ -44,6 +44,7 @@ def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[s
         norm=network.norm,
         dropout=network.dropout,
         dropout_at=network.dropout_at,
+        width=network.width,
     )
     built = kind(config.method, config.settings)
     built.check(spec, outline)

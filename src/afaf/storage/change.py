@@ -70,7 +70,7 @@ def _moves(name: str, plan: LearningPlan) -> bool:
         return int(rest[0]) >= plan.first_trainable
     if head == "bias":
         return int(rest[0]) in plan.biases
-    return head == "norm" and (plan.norm_moves or int(rest[0]) in plan.norms)
+    return head == "norm" and plan.norm_changes(int(rest[0]))
 
 
 def _importances(learner: Learner) -> Named:
@@ -81,9 +81,9 @@ def _importances(learner: Learner) -> Named:
         if len(places):
             tensors[f"importance/places/{l}"] = places.cpu()
             tensors[f"importance/values/{l}"] = importance.view(-1)[places].cpu()
-    for l, importance in enumerate(learner.importance.neurons, 1):
+    for s, importance in learner.importance.neurons.items():
         if bool(importance.any()):
-            tensors[f"importance/neurons/{l}"] = on_host(importance)
+            tensors[f"importance/neurons/{s}"] = on_host(importance)
     return tensors
 
 
@@ -114,7 +114,7 @@ def check_fits(base: Learner, about: Description, names: Container[str]) -> None
         and base.ledger.unit == about.unit
         and base.network.dtype == about.dtype
     )
-    if not same or rows < spec.n_classes or (rows > spec.n_classes and f"owner/{spec.L - 1}" not in names):
+    if not same or rows < spec.n_classes or (rows > spec.n_classes and f"owner/{spec.E}" not in names):
         raise ValueError("it was taken of another network than the file it refers to")
 
 
@@ -128,15 +128,15 @@ def apply_change(base: Learner, about: Description, tensors: Mapping[str, Tensor
     base.begin(whole(task, 1, about.last_task + 1), about.classes_of[task])
     tensors = {name: tensor if name.startswith("record/") else tensor.to(network.device) for name, tensor in tensors.items()}
     replace_tensors(base, about, tensors)
-    for l in range(1, network.spec.L):
+    for l in network.spec.edge_numbers:
         if f"own/{l}" in tensors:
             owner, weight = ledger.owner(l), network.weight(l)
             kept = (owner > 0) & (owner != task)
             network.parameters.weights[l - 1] = torch.where(kept, weight, torch.zeros_like(weight))
             place_values(network.weight(l), owner == task, tensors[f"own/{l}"], f"W_{l}")
         _place_importance(base, l, tensors)
-    for l in range(1, network.spec.L + 1):
-        base.importance.neurons[l - 1] = tensors.get(f"importance/neurons/{l}", base.importance.neurons[l - 1])
+    for s, neurons in base.importance.neurons.items():
+        base.importance.neurons[s] = tensors.get(f"importance/neurons/{s}", neurons)
     base.optimiser_state = _buffers(base, tensors, task)
     finish_building(base, about)
     if weight_sums(base) != sums:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from afaf.network.forward import Parameters, forward
+from afaf.network.ledger import reached_back
 from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Preparation
@@ -61,26 +62,27 @@ def for_inference(
     """The part of a network that its answers need; `labels` are those to answer with and their rows. `dense` keeps everything."""
     spec = learner.network.spec
     rows = torch.tensor(list(labels.values()))
-    kept = {l: torch.arange(spec.layer(l).size) for l in range(1, spec.L)} if dense else neurons_that_answer(learner, rows)
+    kept = {s: torch.arange(spec.layer(s).size) for s in spec.streams} if dense else neurons_that_answer(learner, rows)
     kept[spec.L] = rows
-    whole = learner.network.parameters
-    weights = [whole.weights[l - 1].detach().cpu()[kept[l + 1]][:, kept[l]].clone() for l in range(1, spec.L)]
-    biases = [whole.biases[l - 1].detach().cpu()[kept[l + 1]].clone() for l in range(1, spec.L)]
-    norms = {layer: Norm(*(t.detach().cpu()[kept[layer]] for t in norm.tensors().values())) for layer, norm in whole.norms.items()}
+    whole, edges = learner.network.parameters, spec.edges
+    weights = [w.detach().cpu()[kept[e.target_stream]][:, kept[e.source_stream]].clone() for w, e in zip(whole.weights, edges, strict=True)]
+    biases = [b.detach().cpu()[kept[e.target_stream]].clone() for b, e in zip(whole.biases, edges, strict=True)]
+    norms = {
+        layer: Norm(*(t.detach().cpu()[kept[spec.layer(layer).stream]] for t in norm.tensors().values()))
+        for layer, norm in whole.norms.items()
+    }
     return Inference(spec, Parameters(weights, biases, norms), tuple(labels), preparation, bytes_in, temperature)
 
 
 def neurons_that_answer(learner: Learner, rows: Tensor) -> dict[int, Tensor]:
-    """Of each layer the neurons from which one of these outputs can be reached through live connections; of the input, all."""
-    spec, kept = learner.network.spec, dict[int, Tensor]()
-    above = rows
-    for l in range(spec.L - 1, 1, -1):
-        live = (learner.network.weight(l).detach().cpu()[above] != 0).any(dim=2).any(dim=0)
-        above = torch.nonzero(live).flatten()
-        kept[l] = above if len(above) else torch.zeros(1, dtype=torch.int64)  # a layer cannot be empty
-        above = kept[l]
-    kept[1] = torch.arange(spec.layer(1).size)
-    return kept
+    """Of each stream the neurons from which one of these outputs can be reached through live connections; of the input, all."""
+    spec = learner.network.spec
+    reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool) for s in spec.streams}
+    reach[spec.L][rows] = True
+    live = [(weight.detach().cpu() != 0).any(dim=2) for weight in learner.network.parameters.weights]
+    reach = reached_back(spec, live, reach)
+    kept = {s: torch.nonzero(marked).flatten() for s, marked in reach.items()} | {1: torch.arange(spec.layer(1).size)}
+    return {s: index if len(index) else torch.zeros(1, dtype=torch.int64) for s, index in kept.items()}  # a layer cannot be empty
 
 
 class InferenceModule(nn.Module):
@@ -114,7 +116,7 @@ class InferenceModule(nn.Module):
         return logits, torch.softmax(logits / self.temperature, 1)
 
     def numbers(self) -> Parameters:
-        weights, biases = ([getattr(self, f"{kind}_{l}") for l in range(1, self.spec.L)] for kind in ("weight", "bias"))
+        weights, biases = ([getattr(self, f"{kind}_{l}") for l in self.spec.edge_numbers] for kind in ("weight", "bias"))
         norms = {l: Norm(*(getattr(self, f"norm_{l}_{name}") for name in ("gain", "shift", "mean", "var"))) for l in self.norm_layers}
         return Parameters(weights, biases, norms)
 

@@ -23,7 +23,7 @@ def changed_since(before: Learner, after: Learner) -> list[str]:
     if not after.ledger.keeps_past:
         return []
     wrong, learned = [], before.tasks_learned
-    for l in range(1, before.network.spec.L):
+    for l in before.network.spec.edge_numbers:
         rows = len(before.ledger.owner(l))
         owner, later = before.ledger.owner(l), after.ledger.owner(l)[:rows]
         settled = (owner > 0) & (owner <= learned)
@@ -33,7 +33,8 @@ def changed_since(before: Learner, after: Learner) -> list[str]:
         differ = settled & ~_same_bits(before.network.weight(l), after.network.weight(l)[:rows])
         if bool(differ.any()):
             wrong.append(f"W_{l}: {int(differ.sum()):,} weights of tasks up to {learned} are not the same later")
-    for l, (fixed, later) in enumerate(zip(before.ledger.fixings, after.ledger.fixings, strict=True), 1):
+    for l, fixed in before.ledger.fixed_by.items():
+        later = after.ledger.fixed_by[l]
         released = (fixed > 0) & (fixed != later[: len(fixed)])
         if bool(released.any()):
             wrong.append(f"layer {l}: {int(released.sum())} neurons fixed by tasks up to {learned} are not fixed by them later")
@@ -41,7 +42,7 @@ def changed_since(before: Learner, after: Learner) -> list[str]:
 
 
 def _weights(learner: Learner) -> Iterator[str]:
-    for l in range(1, learner.network.spec.L):
+    for l in learner.network.spec.edge_numbers:
         weight, owner = learner.network.weight(l), learner.ledger.owner(l)
         stray = int(((owner == 0) & (weight != 0)).sum())
         if stray:
@@ -53,7 +54,7 @@ def _weights(learner: Learner) -> Iterator[str]:
 
 def _owners(learner: Learner) -> Iterator[str]:
     begun = max(learner.classes_of, default=0)
-    for l in range(1, learner.network.spec.L):
+    for l in learner.network.spec.edge_numbers:
         strangers = learner.ledger.owner(l) > begun
         if bool(strangers.any()):
             yield f"W_{l}: {int(strangers.sum()):,} places belong to tasks that have not begun"
@@ -71,7 +72,7 @@ def _records(learner: Learner) -> Iterator[str]:
     for record in ledger.records:
         if not {c.class_id for c in record.classes} <= set(learner.classes_of.get(record.task, ())):
             yield f"the record of task {record.task} names classes of other tasks"
-        for l in range(1, learner.network.spec.L):
+        for l in learner.network.spec.edge_numbers:
             owned = ledger.owned_by(l, record.task).any(dim=2)
             allowed = torch.zeros_like(owned)
             if l >= record.l_reuse:
@@ -90,21 +91,21 @@ def _records(learner: Learner) -> Iterator[str]:
 def _fixed(learner: Learner) -> Iterator[str]:
     """No task after the one that fixed a neuron owns a connection into it, and its bias, gain and shift have stood still since."""
     network, ledger = learner.network, learner.ledger
-    for l in range(1, network.spec.L):
-        fixed = ledger.fixed(l + 1)
+    for l, edge in enumerate(network.spec.edges, 1):
+        layer, fixed = edge.target, ledger.fixed(edge.target)
         late = (ledger.owner(l) > fixed[:, None, None]) & (fixed > 0)[:, None, None]
         if bool(late.any()):
-            yield f"layer {l + 1}: {int(late.sum()):,} places into fixed neurons belong to tasks after the one that fixed them"
+            yield f"layer {layer}: {int(late.sum()):,} places into fixed neurons belong to tasks after the one that fixed them"
         for task in sorted(network.snapshots):
             then, now = network.snapshots[task], network.parameters
             rows = len(then.biases[l - 1])
             neurons = (fixed[:rows] > 0) & (fixed[:rows] <= task)
             pairs = [(then.biases[l - 1], now.biases[l - 1][:rows])]
-            if l + 1 in then.norms:
-                pairs += [(then.norms[l + 1].gain, now.norms[l + 1].gain), (then.norms[l + 1].shift, now.norms[l + 1].shift)]
+            if layer in then.norms:
+                pairs += [(then.norms[layer].gain, now.norms[layer].gain), (then.norms[layer].shift, now.norms[layer].shift)]
             moved = neurons & ~torch.stack([_same_bits(a, b) for a, b in pairs]).all(dim=0)
             if bool(moved.any()):
-                yield f"layer {l + 1}: {int(moved.sum())} neurons fixed by task {task} or before have moved since"
+                yield f"layer {layer}: {int(moved.sum())} neurons fixed by task {task} or before have moved since"
 
 
 def _same_bits(a: Tensor, b: Tensor) -> Tensor:

@@ -95,9 +95,15 @@ def _as_floats(graph: Graph, h: str) -> str:
 
 def _layers(graph: Graph, inference: Inference, h: str) -> str:
     spec, parameters = inference.spec, inference.parameters
-    for l in range(1, spec.L):
-        join = spec.connections(l)
-        h = join.product.export(graph, h, parameters.weights[l - 1], parameters.biases[l - 1], l)
-        for operation in join.then:
-            h = operation.export(graph, h, parameters.norms.get(l + 1), l + 1)
+    values = {1: h}
+    for number, layer in enumerate(spec.layers[1:], 2):
+        below = [values[source] for source in layer.inputs]
+        if layer.edge is None:
+            h = graph.node("Sum", *below)
+        else:
+            weight, bias = parameters.weights[layer.edge - 1], parameters.biases[layer.edge - 1]
+            h = spec.edge(layer.edge).product.export(graph, below[0], weight, bias, layer.edge)
+        for operation in layer.ops:
+            h = operation.export(graph, h, parameters.norms.get(number), number)
+        values[number] = h
     return h

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from afaf.network.ledger import Allocation, ClassAllocation, Neurons, Unit
 from afaf.network.net import Network, Snapshot
-from afaf.network.ops import OPERATIONS, Norm
-from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.ops import Norm
+from afaf.network.spec import Kind, Layer, NetworkSpec
 from afaf.storage.container import DTYPES, NAMES, Entries, Entry
 from afaf.training.learner import Learner
 from afaf.training.optimisers import SGD, AdamW
@@ -25,6 +25,7 @@ Named = dict[str, Tensor]
 
 MOST = 1 << 31  # no layer, class or task has a number beyond
 LARGE = 1 << 30  # bytes of a network that are always granted; beyond them a file must be large itself to ask for more
+MOST_LAYERS = 1 << 12
 MANY = 1 << 20  # layers x (classes + tasks) beyond which a description is a trap for whoever goes through them
 UNFOLD = 128  # times a file's size that the network in it may take: unowned weights are not stored
 NORM = ("gain", "shift", "mean", "var")
@@ -58,9 +59,9 @@ def live_tensors(learner: Learner) -> Named:
     """The learner's own tensors by name, weights whole, nothing copied."""
     network, ledger = learner.network, learner.ledger
     tensors: Named = {}
-    for l in range(1, network.spec.L):
+    for l in network.spec.edge_numbers:
         tensors |= {f"owner/{l}": ledger.owner(l), f"weights/{l}": network.weight(l), f"bias/{l}": network.bias(l)}
-    tensors |= {f"fixed/{l}": fixing for l, fixing in enumerate(ledger.fixings, 1)}
+    tensors |= {f"fixed/{s}": fixed for s, fixed in ledger.fixed_by.items()}
     tensors |= _norms("norm", network.parameters.norms)
     for task, snapshot in network.snapshots.items():
         tensors |= {f"after/{task}/bias/{l}": bias for l, bias in enumerate(snapshot.biases, 1)}
@@ -144,7 +145,7 @@ class Description:
         _must(len(seen) == len(set(seen)), "classes_of: a class belongs to one task")
         last = max(classes_of, default=0)
         records = tuple(
-            RecordAbout(whole(r["task"], 1, last + 1), whole(r["l_reuse"], 1, spec.L), wholes(r["classes"], 0, spec.n_classes))
+            RecordAbout(whole(r["task"], 1, last + 1), whole(r["l_reuse"], 1, spec.E + 1), wholes(r["classes"], 0, spec.n_classes))
             for r in data["records"]
         )
         _must(len({record.task for record in records}) == len(records), "records: a task has one")
@@ -177,24 +178,25 @@ class Description:
         """For each task with a record, its classes; as text, since tensors are named by them."""
         return {str(record.task): set(map(str, record.classes)) for record in self.records}
 
-    @property
-    def norm_layers(self) -> list[int]:
-        return [l + 1 for l in range(1, self.spec.L) if self.spec.connections(l).has_norm]
-
 
 def parse_spec(data: Mapping[str, Any]) -> NetworkSpec:
     """A network's description from a file; numbers that no network has are refused before anything is computed with them."""
     layers = []
-    for hidden in data["hidden"]:
-        then = tuple(hidden["then"])
-        _must(hidden["kind"] in ("conv", "dense") and set(then) <= set(OPERATIONS), "layer")
-        _must("relu" in then and len(set(then)) == len(then), "layer: it has a relu, and no operation twice")
-        layers.append(Layer(hidden["kind"], whole(hidden["neurons"], 1), then, whole(hidden["kernel"], 1, 1 << 12)))
+    _must(len(data["hidden"]) <= MOST_LAYERS, "it has too many layers")
+    for data_of_layer in data["hidden"]:
+        layer = Layer.from_dict(data_of_layer)
+        _must(layer.kind in get_args(Kind) and all(isinstance(text, str) for text in layer.ops), "layer")
+        _must(len(set(layer.ops)) == len(layer.ops), "layer: it has no operation twice")
+        numbers = ((layer.neurons, 1, MOST), (layer.kernel, 1, 1 << 12), (layer.stride, 1, 1 << 12), (layer.padding, 0, 1 << 12))
+        for value, low, beyond in numbers:
+            whole(value, low, beyond)
+        wholes(list(layer.inputs), 1)
+        layers.append(layer)
     shape, dropout = wholes(data["input_shape"], 1), data["dropout"]
     _must(len(shape) in (1, 3) and isinstance(data["name"], str), "network")
     _must(type(dropout) in (int, float) and 0 <= dropout < 1, "dropout")
     spec = NetworkSpec(data["name"], shape, tuple(layers), whole(data["n_classes"], 1), dropout)
-    _must(len(spec.joins) == spec.L - 1, "network")
+    _must(spec.layers[-1].edge == spec.E, "network")
     return spec
 
 
@@ -252,15 +254,15 @@ def _up_to(dtype: torch.dtype, most: int) -> Expected:
 def _needed(about: Description, dtype: torch.dtype) -> dict[str, Expected]:
     """The tensors that a whole learner has."""
     spec, needed = about.spec, dict[str, Expected]()
-    for l, join in enumerate(spec.joins, 1):
-        needed[f"owner/{l}"] = _exactly(torch.int16, join.outputs, join.inputs, join.block if about.unit == "weight" else 1)
-        needed[f"weights/{l}"] = _up_to(dtype, join.weights)
-        needed[f"bias/{l}"] = _exactly(dtype, join.outputs)
+    for l, edge in enumerate(spec.edges, 1):
+        needed[f"owner/{l}"] = _exactly(torch.int16, edge.outputs, edge.inputs, edge.block if about.unit == "weight" else 1)
+        needed[f"weights/{l}"] = _up_to(dtype, edge.weights)
+        needed[f"bias/{l}"] = _exactly(dtype, edge.outputs)
         for task in about.snapshots:
-            last = l == spec.L - 1  # after an early task there may have been fewer output rows
-            needed[f"after/{task}/bias/{l}"] = _up_to(dtype, join.outputs) if last else _exactly(dtype, join.outputs)
-    needed |= {f"fixed/{l}": _exactly(torch.int16, layer.size) for l, layer in enumerate(spec.layers, 1)}
-    for layer in about.norm_layers:
+            last = l == spec.E  # after an early task there may have been fewer output rows
+            needed[f"after/{task}/bias/{l}"] = _up_to(dtype, edge.outputs) if last else _exactly(dtype, edge.outputs)
+    needed |= {f"fixed/{s}": _exactly(torch.int16, spec.layer(s).size) for s in spec.streams}
+    for layer in about.spec.normed_layers:
         for prefix in ("norm", *(f"after/{task}/norm" for task in about.snapshots)):
             needed |= {f"{prefix}/{layer}/{name}": _exactly(dtype, spec.layer(layer).size) for name in NORM}
     return needed
@@ -279,14 +281,15 @@ def _optional(name: str, about: Description, dtype: torch.dtype, part: bool) -> 
         return None
     l = int(rest[-1])
     if head == "importance" and rest[:-1] == ["neurons"]:
+        return _exactly(dtype, spec.layer(l).size) if l in spec.streams else None
+    buffer = head == "optimiser" and len(rest) == 3 and rest[0] in BUFFERS
+    if buffer and rest[1] in ("gain", "shift"):
         return _exactly(dtype, spec.layer(l).size)
-    if l == spec.L:
+    if l > spec.E:
         return None
-    weights = spec.connections(l).weights
-    if head == "optimiser" and len(rest) == 3 and rest[0] in BUFFERS:
-        sizes = {"weight": _up_to(dtype, weights), "bias": _exactly(dtype, spec.layer(l + 1).size)}
-        norm = _exactly(dtype, spec.layer(l).size)
-        return (sizes | {"gain": norm, "shift": norm}).get(rest[1])
+    weights = spec.edge(l).weights
+    if buffer:
+        return {"weight": _up_to(dtype, weights), "bias": _exactly(dtype, spec.edge(l).outputs)}.get(rest[1])
     return {
         ("own",): _up_to(dtype, weights),
         ("importance", "places"): _up_to(torch.int64, weights),
@@ -295,13 +298,20 @@ def _optional(name: str, about: Description, dtype: torch.dtype, part: bool) -> 
 
 
 def _record_layer(rest: list[str], about: Description) -> int | None:
-    """The neuron layer that a record's tensor counts, if there is such a record: TASK/free/l, TASK/CLASS/candidates/l and so on."""
+    """The neuron layer that a record's tensor counts, if there is such a record: TASK/free/s, TASK/CLASS/sources/l and so on."""
     classes = about.classes_recorded.get(rest[0])
     if classes is None or len(rest) < 3 or not rest[-1].isdecimal() or len(rest[-1]) > 9:
         return None
-    l = int(rest[-1]) + (rest[-2] == "targets")
     known = rest[1:-1] == ["free"] or (len(rest) == 4 and rest[1] in classes and rest[2] in PARTS)
-    return l if known and 1 <= l <= about.spec.L else None
+    return _counted_layer(about.spec, rest[-2], int(rest[-1])) if known else None
+
+
+def _counted_layer(spec: NetworkSpec, part: str, number: int) -> int | None:
+    """The layer whose neurons a part of a record counts: sources and targets go by l of W_l, all else by stream."""
+    if part in ("sources", "targets"):
+        edge = spec.edge(number) if number in spec.edge_numbers else None
+        return None if edge is None else edge.source if part == "sources" else edge.target
+    return number if number in spec.streams else None
 
 
 def build(about: Description, tensors: Mapping[str, Tensor], device: torch.device) -> Learner:
@@ -309,7 +319,7 @@ def build(about: Description, tensors: Mapping[str, Tensor], device: torch.devic
     tensors = {name: tensor if name.startswith("record/") else tensor.to(device) for name, tensor in tensors.items()}
     learner = Learner.fresh(Network(about.spec, about.seed, device, tensors["bias/1"].dtype), about.unit)
     replace_tensors(learner, about, tensors)
-    for l in range(1, about.spec.L):
+    for l in about.spec.edge_numbers:
         place_values(learner.network.weight(l), learner.ledger.owner(l) > 0, tensors[f"weights/{l}"], f"W_{l}")
     finish_building(learner, about)
     return learner
@@ -324,7 +334,7 @@ def replace_tensors(learner: Learner, about: Description, tensors: Mapping[str, 
         if f"bias/{l}" in tensors:
             network.parameters.biases[l - 1] = tensors[f"bias/{l}"]
         if f"fixed/{l}" in tensors:
-            ledger.fixings[l - 1] = _owners(tensors[f"fixed/{l}"], about, f"fixed/{l}")
+            ledger.fixed_by[l] = _owners(tensors[f"fixed/{l}"], about, f"fixed/{l}")
     for layer, norm in network.parameters.norms.items():
         for name in NORM:
             setattr(norm, name, tensors.get(f"norm/{layer}/{name}", getattr(norm, name)))
@@ -364,25 +374,24 @@ def _owners(owners: Tensor, about: Description, name: str) -> Tensor:
 
 
 def _snapshot(about: Description, tensors: Mapping[str, Tensor], task: int) -> Snapshot:
-    biases = [tensors[f"after/{task}/bias/{l}"] for l in range(1, about.spec.L)]
+    biases = [tensors[f"after/{task}/bias/{l}"] for l in about.spec.edge_numbers]
     _must(len(biases[-1]) > 0, f"the network after task {task} has no outputs")
-    return Snapshot(biases, {layer: _norm(tensors, f"after/{task}/norm/{layer}") for layer in about.norm_layers})
+    return Snapshot(biases, {layer: _norm(tensors, f"after/{task}/norm/{layer}") for layer in about.spec.normed_layers})
 
 
 def _record(about: Description, record: RecordAbout, tensors: Mapping[str, Tensor]) -> Allocation:
     prefix = f"record/{record.task}"
-    classes = tuple(
-        ClassAllocation(c, *(_neurons(about, tensors, f"{prefix}/{c}/{part}", part == "targets") for part in PARTS)) for c in record.classes
-    )
+    classes = tuple(ClassAllocation(c, *(_neurons(about, tensors, f"{prefix}/{c}/{part}") for part in PARTS)) for c in record.classes)
     return Allocation(record.task, record.l_reuse, _neurons(about, tensors, f"{prefix}/free"), classes)
 
 
-def _neurons(about: Description, tensors: Mapping[str, Tensor], prefix: str, above: bool = False) -> Neurons:
+def _neurons(about: Description, tensors: Mapping[str, Tensor], prefix: str) -> Neurons:
     found: Neurons = {}
     for l in range(1, about.spec.L + 1):
         if f"{prefix}/{l}" in tensors:
             index = tensors[f"{prefix}/{l}"].to(torch.int64).cpu()
-            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < about.spec.layer(l + above).size:
+            layer = _counted_layer(about.spec, prefix.rsplit("/", 1)[1], l)
+            if layer is None or (index.numel() and not 0 <= int(index.min()) <= int(index.max()) < about.spec.layer(layer).size):
                 raise ValueError(f"{prefix}/{l} names neurons that are not there")
             found[l] = index
     return found

@@ -48,14 +48,12 @@ def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
     """Without reuse: in every hidden layer draw free neurons (`among` some of them), then connections among the pairs nobody owns."""
     spec, sizes = request.spec, request.sizes
     not_among = {} if among is None else {l: _without(request.ledger.free_neurons(l).cpu(), among[l]) for l in among}
-    free: Neurons = {l: draw_free(request, l, sizes.alloc[l], not_among.get(l)) for l in range(2, spec.L)}
+    free: Neurons = {s: draw_free(request, s, sizes.alloc[s], not_among.get(s)) for s in spec.hidden_streams}
     joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
-    places: dict[int, Tensor] = {}
-    for l in range(1, spec.L):
-        places[l] = draw_connections(request, l, joined[l], joined[l + 1], sizes.connections[l], places.get(l), "all classes")
-    sources = {l: joined[l] for l in range(1, spec.L)}
-    targets = {l: joined[l + 1] for l in range(1, spec.L - 1)}
-    classes = tuple(ClassAllocation(c, {}, sources, {**targets, spec.L - 1: torch.tensor([c])}) for c in request.classes)
+    sources = {l: joined[edge.source_stream] for l, edge in enumerate(spec.edges, 1)}
+    targets = {l: joined[edge.target_stream] for l, edge in enumerate(spec.edges, 1)}
+    places = {l: draw_connections(request, l, sources[l], targets[l], sizes.connections[l], None, "all classes") for l in sources}
+    classes = tuple(ClassAllocation(c, {}, sources, {**targets, spec.E: torch.tensor([c])}) for c in request.classes)
     return Subnetwork(Allocation(request.task, 1, free, classes), places)
 
 
@@ -69,25 +67,24 @@ def allocate_reusing(
 ) -> Subnetwork:
     """Algorithm 1: W_l, l >= l_reuse, gets new connections per class, from its candidates and the free neurons to those that are not fixed.
 
-    `candidates[c]` holds R_l^c for the layers that have candidates. With l_reuse = L-1 (an ablation) only the output connections
+    `candidates[c]` holds R_l^c for the streams that have candidates. With l_reuse = E (an ablation) only the output connections
     are new, and they start from the candidates alone.
     """
     spec, ledger = request.spec, request.ledger
-    last_hidden = spec.L - 1
     free = _free_beside_candidates(request, candidates, l_reuse, candidate_share, candidates_in_last_hidden)
-    fixed = {l: torch.nonzero(ledger.is_fixed(l).cpu()).flatten() for l in range(2, spec.L)}
-    nobody = torch.empty(0, dtype=torch.int64)
+    fixed = {l: torch.nonzero(ledger.is_fixed(l).cpu()).flatten() for l in spec.hidden_streams}
+    pixels, nobody = torch.arange(spec.layer(1).size), torch.empty(0, dtype=torch.int64)
     classes, places = [], dict[int, Tensor]()
     for c in request.classes:
         sources: Neurons = {}
         targets: Neurons = {}
-        for l in range(l_reuse, spec.L):
-            candidate_sources = candidates[c].get(l, nobody)
-            sources[l] = _union(candidate_sources, free.get(l, nobody))
-            if l == last_hidden:
+        for l in range(l_reuse, spec.E + 1):
+            below, above = spec.edge(l).source_stream, spec.edge(l).target_stream
+            sources[l] = _union(candidates[c].get(below, nobody), pixels if below == 1 else free.get(below, nobody))
+            if l == spec.E:
                 targets[l] = torch.tensor([c])
             else:
-                targets[l] = _union(_without(candidates[c].get(l + 1, nobody), fixed[l + 1]), free[l + 1])
+                targets[l] = _union(_without(candidates[c].get(above, nobody), fixed[above]), free[above])
             count = request.sizes.connections[l] // len(request.classes)
             drawn = draw_connections(request, l, sources[l], targets[l], count, places.get(l), f"class {c}")
             places[l] = torch.cat([places[l], drawn]) if l in places else drawn
@@ -99,14 +96,14 @@ def _free_beside_candidates(
     request: Request, candidates: Mapping[int, Neurons], l_reuse: int, candidate_share: float, in_last_hidden: bool
 ) -> Neurons:
     """S_l: free neurons drawn once for the task, beside the first class's candidates."""
-    last_hidden = request.spec.L - 1
-    if l_reuse == last_hidden:
+    spec = request.spec
+    if l_reuse == spec.E:
         return {}
     first = candidates[request.classes[0]]
     free: Neurons = {}
-    for l in range(l_reuse, request.spec.L):
+    for l in spec.streams_from(l_reuse):
         alloc = request.sizes.alloc[l]
-        all_free = l == last_hidden and not in_last_hidden
+        all_free = l == spec.last_hidden and not in_last_hidden
         free[l] = draw_free(request, l, alloc if all_free else rest(candidate_share, alloc), first.get(l))
     return free
 
@@ -132,18 +129,17 @@ def draw_connections(
     request: Request, l: int, sources: Tensor, targets: Tensor, count: int, already: Tensor | None, purpose: str
 ) -> Tensor:
     """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`."""
-    ledger, join = request.ledger, request.spec.connections(l)
-    owner = ledger.owner(l).cpu()
+    name, owner = request.spec.edge(l).name, request.ledger.owner(l).cpu()
     unit = owner.shape[2]  # a single weight as unit: a connection stands for all the weights of its block
     flat = (targets[:, None, None] * owner.shape[1] + sources[None, :, None]) * unit + torch.arange(unit)
     unowned = flat[owner[targets][:, sources] == 0]
     if already is not None:
         unowned = unowned[~torch.isin(unowned, already)]
     if len(unowned) < count * unit:
-        below, above = request.spec.layer(l).name, request.spec.layer(l + 1).name
+        between = " to ".join(request.spec.ends(l))
         raise CapacityError(
-            f"task {request.task} does not fit: {join.name} ({below} to {above}) has {len(unowned) // unit} unowned pairs left among the "
-            f"neurons selected for {purpose}, {count} connections were asked for; lower sparse.density for {join.name} or sparse.alloc"
+            f"task {request.task} does not fit: {name} ({between}) has {len(unowned) // unit} unowned pairs left among the "
+            f"neurons selected for {purpose}, {count} connections were asked for; lower sparse.density for {name} or sparse.alloc"
         )
     drawn = torch.randperm(len(unowned), generator=request.draw("connections", l, purpose))[: count * unit]
     return torch.sort(unowned[drawn]).values

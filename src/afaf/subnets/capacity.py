@@ -18,13 +18,13 @@ def check_capacity(
     in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; what it really leaves is known only once it
     is learned.
     """
-    left: dict[int, list[int]] = {}  # neurons a task can draw at most, by layer and task
-    for l in range(2, spec.L):
+    left: dict[int, list[int]] = {}  # neurons a task can draw at most, by stream and task
+    for l in spec.hidden_streams:
         left[l] = []
         free = spec.layer(l).size
         for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
-            last_hidden = l == spec.L - 1
-            draws_free = (l >= first and first < spec.L - 1) or first == 1
+            last_hidden = l == spec.last_hidden
+            draws_free = first == 1 or (first < spec.E and l in spec.streams_from(first))
             left[l].append(min(free, size.alloc[l]))
             if not draws_free:
                 continue
@@ -48,26 +48,24 @@ def check_capacity(
 
 def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], left: dict[int, list[int]]) -> None:
     """Refuse more connections than there are pairs: among the neurons a task without reuse can draw, or in the whole of W_l."""
-    for l in range(1, spec.L):
-        join, owned = spec.connections(l), 0
+    for l, edge in enumerate(spec.edges, 1):
+        owned = 0
         for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
             if l < first:
                 continue
-            asked = size.connections[l]
+            asked, between = size.connections[l], " to ".join(spec.ends(l))
             if asked < (1 if first == 1 else size.alloc[spec.L]):  # a reusing task shares them out among its classes
                 few = "no connection" if first == 1 else "fewer connections than it has classes"
                 raise CapacityError(
-                    f"task {task} gets {few} in {join.name} ({spec.layer(l).name} to {spec.layer(l + 1).name}): "
-                    f"raise sparse.density for {join.name}, or sparse.alloc"
+                    f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for {edge.name}, or sparse.alloc"
                 )
             owned += asked
-            pairs = join.inputs * join.outputs - (owned - asked)
+            pairs = edge.inputs * edge.outputs - (owned - asked)
             if first == 1:
-                below = spec.layer(1).size if l == 1 else left[l][task - 1]
-                above = size.alloc[spec.L] if l == spec.L - 1 else left[l + 1][task - 1]
-                pairs = min(pairs, below * above)
+                drawn = {1: edge.inputs, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
+                pairs = min(pairs, drawn[edge.source_stream] * drawn[edge.target_stream])
             if asked > pairs:
                 raise CapacityError(
-                    f"task {task} does not fit: {join.name} ({spec.layer(l).name} to {spec.layer(l + 1).name}) is certain to have at most "
-                    f"{pairs} unowned pairs left, {asked} connections are asked for; lower sparse.density for {join.name} or sparse.alloc"
+                    f"task {task} does not fit: {edge.name} ({between}) is certain to have at most "
+                    f"{pairs} unowned pairs left, {asked} connections are asked for; lower sparse.density for {edge.name} or sparse.alloc"
                 )

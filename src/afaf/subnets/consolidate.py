@@ -11,18 +11,21 @@ from afaf.subnets.rewire import Importance
 from afaf.subnets.sizes import Sizes
 
 
-def consolidate(spec: NetworkSpec, ledger: Ledger, importance: Importance, task: int, sizes: Sizes, *, orthogonal_output: bool) -> None:
-    """Fix, of the neurons selected in each layer, the fixed_l most important (already fixed ones count towards the number).
+def consolidate(
+    spec: NetworkSpec, ledger: Ledger, importance: Importance, task: int, sizes: Sizes, *, orthogonal_output: bool, strict: bool = False
+) -> None:
+    """Fix, of the neurons selected in each stream, the fixed_l most important (already fixed ones count towards the number).
 
     With `orthogonal_output` all of the task's neurons in the last hidden layer are fixed: no later task's output shares them.
+    `strict` isolation fixes all of the task's neurons, so that its logits never change.
     """
     record = ledger.record_of(task)
     assert record is not None, f"task {task} has no sub-network"
-    for l in range(2, spec.L):
-        selected = record.selected(l).to(ledger.fixed(l).device)
-        keep_all = orthogonal_output and l == spec.L - 1
-        count = len(selected) if keep_all else sizes.fixed[l]
-        ledger.fix(l, task, most_important(importance.neurons[l - 1], selected, count))
+    for s in spec.hidden_streams:
+        selected = record.selected(spec, s).to(ledger.fixed(s).device)
+        keep_all = strict or (orthogonal_output and s == spec.last_hidden)
+        count = len(selected) if keep_all else sizes.fixed[s]
+        ledger.fix(s, task, most_important(importance.neurons[s], selected, count))
 
 
 def most_important(importance: Tensor, selected: Tensor, count: int) -> Tensor:

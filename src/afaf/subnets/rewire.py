@@ -9,7 +9,7 @@ from torch import Tensor
 
 from afaf.network.ledger import Allocation, Ledger
 from afaf.network.net import Network
-from afaf.network.spec import NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 from afaf.subnets.sizes import share
 
 
@@ -18,24 +18,24 @@ class Importance:
     """Running sums over the steps of the present task.
 
     `connections[l-1]`, shaped like the owner of W_l: the sum of |change of weight x gradient|, within a connection.
-    `neurons[l-1]`: the sum over the steps of the running importance of a neuron's outgoing connections, so early steps weigh more.
+    `neurons`, by stream: the sum over the steps of the running importance of a neuron's outgoing connections, so early steps weigh more.
     """
 
     connections: list[Tensor]
-    neurons: list[Tensor]
+    neurons: dict[int, Tensor]
 
     @classmethod
     def zeros(cls, spec: NetworkSpec, ledger: Ledger, dtype: torch.dtype = torch.float32) -> Importance:
         return cls(
             [torch.zeros(owner.shape, dtype=dtype, device=owner.device) for owner in ledger.owners],
-            [torch.zeros(layer.size, dtype=dtype, device=ledger.owners[0].device) for layer in spec.layers],
+            {s: torch.zeros(spec.layer(s).size, dtype=dtype, device=ledger.owners[0].device) for s in spec.streams},
         )
 
-    def add(self, l: int, change: Tensor) -> None:
-        """Count one step of W_l, where `change` is |change of weight x gradient| for every weight."""
+    def add(self, l: int, source_stream: int, change: Tensor) -> None:
+        """Count one step of W_l, which starts from a stream; `change` is |change of weight x gradient| for every weight."""
         connections = self.connections[l - 1]
         connections += change if connections.shape[2] == change.shape[2] else change.sum(2, keepdim=True)
-        self.neurons[l - 1] += connections.sum(dim=(0, 2))
+        self.neurons[source_stream] += connections.sum(dim=(0, 2))
 
 
 class DropAndGrow:
@@ -45,11 +45,11 @@ class DropAndGrow:
     changes. Both are found once.
     """
 
-    def __init__(self, ledger: Ledger, task: int, *, drop_percent: float, reset_importance: bool):
+    def __init__(self, spec: NetworkSpec, ledger: Ledger, task: int, *, drop_percent: float, reset_importance: bool):
         self.task, self.reset_importance = task, reset_importance
         record = ledger.record_of(task)
         assert record is not None, f"task {task} has no sub-network"
-        self.fields = [Field.of(ledger, l, record) for l in range(record.l_reuse, len(ledger.owners))]
+        self.fields = [Field.of(spec.edge(l), ledger, l, record) for l in range(record.l_reuse, spec.E)]
         owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in self.fields]).tolist() if self.fields else []
         self.dropped = [share(drop_percent, count) for count in owned]
 
@@ -75,22 +75,24 @@ class Field:
     """Where connections of a task may be in W_l: between its sources and its targets, in the order of their numbers."""
 
     l: int
+    edge: Edge
     rows: Tensor  # (targets, 1)
     columns: Tensor  # (1, sources)
     open: Tensor  # (targets, 1): whether connections may grow into a target, which is not so if it is fixed
     flat: Tensor  # (targets x sources x unit,): places in the whole of W_l
 
     @classmethod
-    def of(cls, ledger: Ledger, l: int, record: Allocation) -> Field:
+    def of(cls, edge: Edge, ledger: Ledger, l: int, record: Allocation) -> Field:
         owner = ledger.owner(l)
         rows, columns = record.targets(l).to(owner.device)[:, None], record.sources(l).to(owner.device)[None, :]
         units = torch.arange(owner.shape[2], device=owner.device)
         flat = ((rows * owner.shape[1] + columns)[:, :, None] * len(units) + units).view(-1)
-        return cls(l, rows, columns, ~ledger.is_fixed(l + 1)[rows], flat)
+        return cls(l, edge, rows, columns, ~ledger.is_fixed(edge.target)[rows], flat)
 
     def score(self, importance: Importance) -> Tensor:
         """(targets, sources): the product of the two neurons' importances; -1 where nothing may grow."""
-        product = importance.neurons[self.l][self.rows] * importance.neurons[self.l - 1][self.columns]
+        above, below = importance.neurons[self.edge.target_stream], importance.neurons[self.edge.source_stream]
+        product = above[self.rows] * below[self.columns]
         return torch.where(self.open, product, -1.0)
 
     def places(self, here: Tensor) -> Tensor:

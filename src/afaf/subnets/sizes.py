@@ -13,7 +13,7 @@ from typing import Annotated
 
 from afaf.checked import Shorthand
 from afaf.errors import ConfigError, unknown
-from afaf.network.spec import NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 
 Percentage = Annotated[dict[str, float | dict[str, float]], Shorthand("all")]
 """Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
@@ -22,7 +22,7 @@ or a table of task ranges: {"1-4": 17, "5-": 10}. The more specific entry wins; 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Whole numbers for one task, by neuron layer l (`alloc`, `fixed`) and by l of W_l (`connections`)."""
+    """Whole numbers for one task, by stream (`alloc`, `fixed`) and by l of W_l (`connections`)."""
 
     alloc: dict[int, int]
     connections: dict[int, int]
@@ -41,19 +41,22 @@ def rest(percent: float, of: int) -> int:
 
 def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Percentage, task: int, n_classes: int) -> Sizes:
     """alloc_l, n_l and fixed_l of a task (numbered from 1) that brings `n_classes` classes."""
-    hidden = range(2, spec.L)
     allocated = {1: spec.layer(1).size, spec.L: n_classes}
-    for l in hidden:
-        allocated[l] = share(_of_layer(alloc, "sparse.alloc", spec, l, task), spec.layer(l).size)
-    connections = {l: share(_of_connections(density, spec, l, task), allocated[l] * allocated[l + 1]) for l in range(1, spec.L)}
-    return Sizes(allocated, connections, {l: share(_of_layer(fixed, "sparse.fixed", spec, l, task), allocated[l]) for l in hidden})
+    for s in spec.hidden_streams:
+        allocated[s] = share(_of_layer(alloc, "sparse.alloc", spec, s, task), spec.layer(s).size)
+    connections = {}
+    for l, edge in enumerate(spec.edges, 1):
+        pairs = allocated[edge.source_stream] * allocated[edge.target_stream]
+        connections[l] = share(_of_edge(density, edge, task), pairs)
+    kept = {s: share(_of_layer(fixed, "sparse.fixed", spec, s, task), allocated[s]) for s in spec.hidden_streams}
+    return Sizes(allocated, connections, kept)
 
 
 def check_percentage(percentage: Percentage, section: str, spec: NetworkSpec) -> None:
     """Refuse keys that name no layer of this network, ranges that are none, and values outside 0..100."""
-    layers = {_key(spec, l) for l in range(2, spec.L)}
+    layers = {_key(spec, s) for s in spec.hidden_streams}
     if section.endswith("density"):
-        layers = {join.name for join in spec.joins}
+        layers = {edge.name for edge in spec.edges}
     valid = {"all", "conv", "fc", "output"} | layers
     for name, value in percentage.items():
         if name not in valid:
@@ -72,9 +75,8 @@ def _of_layer(percentage: Percentage, section: str, spec: NetworkSpec, l: int, t
     return _look_up(percentage, [_key(spec, l), spec.layer(l).group, "all"], task, section)
 
 
-def _of_connections(density: Percentage, spec: NetworkSpec, l: int, task: int) -> float:
-    join = spec.connections(l)
-    return _look_up(density, [join.name, join.group, "all"], task, "sparse.density")
+def _of_edge(density: Percentage, edge: Edge, task: int) -> float:
+    return _look_up(density, [edge.name, edge.group, "all"], task, "sparse.density")
 
 
 def _look_up(percentage: Percentage, names: list[str], task: int, section: str) -> float:

@@ -21,7 +21,7 @@ from afaf.checked import NotEmpty, build
 from afaf.errors import AfafError, CapacityError, ConfigError, unknown
 from afaf.runs.config import Table, check_names, read_toml
 from afaf.runs.job import Job
-from afaf.runs.presets import preset_tables
+from afaf.runs.presets import with_presets
 from afaf.runs.probes import check_keep
 from afaf.runs.setup import set_up
 from afaf.streams.tasks import Outline
@@ -162,7 +162,7 @@ def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
 def _resolved(outline: Outline, job: Job) -> Table:
     """The configuration of a job; one setting of several may lack the others that it needs, so they are not checked together here."""
     kind = job.method_class
-    return check_names(kind.Options, *preset_tables(outline, kind), *job.tables).to_dict()
+    return check_names(kind.Options, *with_presets(outline, kind, job.tables)).to_dict()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from afaf.runs.config import Config, build_config
 from afaf.runs.device import device_name
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, StateReached, ignore
 from afaf.runs.job import Job
-from afaf.runs.presets import preset_tables
+from afaf.runs.presets import with_presets
 from afaf.runs.probes import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results, Row
@@ -275,7 +275,7 @@ class Reproduction:
     def _config(self, job: Job) -> Config:
         """All settings of a job, also of one whose sub-networks do not fit."""
         kind, outline = job.method_class, self.executor.stream_of(job).outline
-        return build_config(kind.Options, *preset_tables(outline, kind), *job.tables)
+        return build_config(kind.Options, *with_presets(outline, kind, job.tables))
 
     def _where(self, job: Job, seconds: float) -> Line:
         device, run = self.executor.device, self._config(job).run

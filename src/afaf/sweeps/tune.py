@@ -27,7 +27,7 @@ from afaf.runs.config import Config, Table, build_config
 from afaf.runs.device import suitable_threads
 from afaf.runs.events import OnEvent, ignore
 from afaf.runs.job import Job
-from afaf.runs.presets import preset_tables
+from afaf.runs.presets import with_presets
 from afaf.runs.runner import Run
 from afaf.runs.setup import restrict, set_up
 from afaf.streams.tasks import Stream
@@ -109,7 +109,7 @@ def tune_job(job: Job, search: Search, *, tasks: int = 2, learning_rates: Sequen
     opened = job.open()
     if not 2 <= tasks <= len(opened):
         raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")
-    tables = [*preset_tables(opened.outline, kind), *job.tables]  # the preset of the whole stream, as in the run
+    tables = with_presets(opened.outline, kind, job.tables)  # the preset of the whole stream, as in the run
     given = build_config(kind.Options, *tables)
     belonging = _belonging(kind, given)
     validated = replace(given.run, validation=given.run.validation or VALIDATION, evaluate_on="validation")

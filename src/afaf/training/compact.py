@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from afaf.network.forward import Operations, Parameters, forward
+from afaf.network.ledger import reached_back
+from afaf.network.spec import Edge, NetworkSpec
 from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import dead_neurons, round_to, rounded_up
 from afaf.training.learner import Learner
@@ -70,43 +72,43 @@ class CompactEngine:
         learn_epochs(learner, plan, data, on_epoch, first_epoch, learn_epoch)
 
 
-Kept = dict[int, Tensor]  # neuron layer -> numbers of the neurons that are gathered, sorted
+Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sorted; the same for all layers of a stream
 
 
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
-    """The selected neurons of each layer and their cone; whole layers where a moving norm needs all of them.
+    """The selected neurons of each stream and their cone; whole streams where a moving norm needs all of them.
 
     A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
-    and what matters stays the same until the task is learned. What is silent at the trunk's top changes nothing and nothing it leads into
+    and what matters stays the same until the task is learned. A dead neuron at the trunk's top changes nothing and nothing it leads into
     learns from it; a GPU, which counts on the number of a task's connections, gathers it all the same.
     """
-    spec, ledger = learner.network.spec, learner.ledger
+    spec, ledger, device = learner.network.spec, learner.ledger, learner.network.device
     if not plan.in_part:
-        return {l: torch.arange(spec.layer(l).size, device=learner.network.device) for l in range(1, spec.L + 1)}
+        return {number: torch.arange(layer.size, device=device) for number, layer in enumerate(spec.layers, 1)}
     record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
-    cone = torch.ones(spec.layer(spec.L).size, dtype=torch.bool, device=learner.network.device)
-    if plan.masked_outputs is not None:
-        cone &= ~plan.masked_outputs
-    kept: Kept = {spec.L: torch.nonzero(cone).flatten()}  # sorted, like all the others
-    for l in range(spec.L - 1, 0, -1):
-        owner = ledger.owner(l)[cone]
-        live = owner > 0 if record is None else (owner > 0) & (owner != plan.task)
-        cone = live.any(dim=2).any(dim=0)
-        if l == 1 or (l in learner.network.parameters.norms and plan.norm_changes(l)):
-            cone = torch.ones_like(cone)
-        if record is not None:
-            cone[record.selected(l).to(cone.device)] = True
-        if l == top and cone.device.type == "cpu":
-            cone &= ~dead_neurons(spec, learner.network.parameters, l)
-        kept[l] = rounded_up(cone, round_to(spec, l, cone.device))
-    return kept
+    whole = {1} | {spec.layer(layer).stream for layer in spec.normed_layers if plan.needs_whole(layer)}
+    marked = {s: torch.full((spec.layer(s).size,), s in whole, device=device) for s in spec.streams}
+    marked[spec.L] = torch.ones_like(marked[spec.L]) if plan.masked_outputs is None else ~plan.masked_outputs
+    if record is not None:
+        for s in spec.hidden_streams:
+            marked[s][record.selected(spec, s).to(device)] = True
+    live = [((owner > 0) if record is None else (owner > 0) & (owner != plan.task)).any(dim=2) for owner in ledger.owners]
+    cone = reached_back(spec, live, marked)
+    if spec.is_chain and device.type == "cpu":
+        cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
+        above = {s: cone[s] if s >= top else marked[s] for s in spec.streams}
+        cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
+    by_stream = {s: rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device)) for s, neurons in cone.items()}
+    return {number: by_stream[layer.stream] for number, layer in enumerate(spec.layers, 1)}
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
-    """The neuron layer up to which nothing trains: l_reuse, or 1 (the images) if something below it trains."""
+    """The neuron layer up to which nothing trains: before W_l_reuse, or 1 (the images) if something below it trains."""
+    spec = learner.network.spec
+    first_layer = spec.edge(plan.first_trainable).target
     moving_norms = [layer for layer in learner.network.parameters.norms if plan.norm_changes(layer)]
-    still = all(l >= plan.first_trainable for l in plan.biases) and all(layer > plan.first_trainable for layer in moving_norms)
-    return plan.first_trainable if still else 1
+    still = all(l >= plan.first_trainable for l in plan.biases) and all(layer >= first_layer for layer in moving_norms)
+    return spec.cut_below(plan.first_trainable) if still else 1
 
 
 def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
@@ -117,75 +119,94 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
     return replace(
         whole,
         parameters=Parameters(
-            [_part(whole.parameters.weights[l - 1], kept, l) for l in range(1, spec.L)],
-            [whole.parameters.biases[l - 1][kept[l + 1]] for l in range(1, spec.L)],
+            [_part(weight, kept, edge) for weight, edge in zip(whole.parameters.weights, spec.edges, strict=True)],
+            [bias[kept[edge.target]] for bias, edge in zip(whole.parameters.biases, spec.edges, strict=True)],
             {
                 layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer])
                 for layer, norm in whole.parameters.norms.items()
             },
         ),
         importance=Importance(
-            [_part(importance.connections[l - 1], kept, l) for l in range(1, spec.L)],
-            [importance.neurons[l - 1][kept[l]] for l in range(1, spec.L + 1)],
+            [_part(connections, kept, edge) for connections, edge in zip(importance.connections, spec.edges, strict=True)],
+            {s: neurons[kept[s]] for s, neurons in importance.neurons.items()},
         ),
-        moving={l: _part(mask, kept, l) for l, mask in whole.moving.items()},
-        biases={l: mask[kept[l + 1]] for l, mask in plan.biases.items()},
+        moving={l: _part(mask, kept, spec.edge(l)) for l, mask in whole.moving.items()},
+        biases={l: mask[kept[spec.edge(l).target]] for l, mask in plan.biases.items()},
+        norms={layer: mask[kept[layer]] for layer, mask in plan.norms.items()},
+        norm_neurons=None if plan.norm_neurons is None else {layer: mask[kept[layer]] for layer, mask in plan.norm_neurons.items()},
         grad_mask={l: mask[kept[l]] for l, mask in plan.grad_mask.items()},
         entry=trunk_top(learner, plan) if plan.in_part else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
         resting=None if all_rows else whole.parameters.biases[-1],
-        buffers={name: _gathered(name, tensor, kept) for name, tensor in whole.buffers.items()},
+        buffers={name: _gathered(spec, name, tensor, kept) for name, tensor in whole.buffers.items()},
     )
 
 
-def _gathered(name: str, buffer: Tensor, kept: Kept) -> Tensor:
-    """The part of an optimiser's buffer among the kept neurons. Norms that are trained are kept whole, and so are their buffers."""
+def _gathered(spec: NetworkSpec, name: str, buffer: Tensor, kept: Kept) -> Tensor:
+    """The part of an optimiser's buffer among the kept neurons."""
     _, kind, number = name.split("/")
     if kind == "weight":
-        return _part(buffer, kept, int(number))
-    return buffer[kept[int(number) + 1]] if kind == "bias" else buffer
+        return _part(buffer, kept, spec.edge(int(number)))
+    return buffer[kept[_layer_of(spec, kind, int(number))]]
+
+
+def _layer_of(spec: NetworkSpec, kind: str, number: int) -> int:
+    """The layer whose neurons a bias (by l of W_l), a gain or a shift (by layer) belong to."""
+    return spec.edge(number).target if kind == "bias" else number
 
 
 def regather(work: Workspace, learner: Learner, kept: Kept) -> None:
     """Read again what can have changed between epochs, into the same memory."""
     for l in work.biases:
-        work.parameters.biases[l - 1].copy_(learner.network.bias(l)[kept[l + 1]])
+        work.parameters.biases[l - 1].copy_(learner.network.bias(l)[kept[work.spec.edge(l).target]])
+    for layer, norm in learner.network.parameters.norms.items():
+        part = work.parameters.norms[layer]
+        if part is not norm:
+            for mine, whole in zip(part.tensors().values(), norm.tensors().values(), strict=True):
+                mine.copy_(whole[kept[layer]])
     for name, buffer in work.buffers.items():
-        buffer.copy_(_gathered(name, learner.optimiser_state[name], kept))
+        buffer.copy_(_gathered(work.spec, name, learner.optimiser_state[name], kept))
     for l in work.moving:
-        work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, l))
-        work.importance.connections[l - 1].copy_(_part(learner.importance.connections[l - 1], kept, l))
-        work.moving[l].copy_(_part(learner.ledger.owned_by(l, work.plan.task), kept, l))
+        edge = work.spec.edge(l)
+        work.parameters.weights[l - 1].copy_(_part(learner.network.weight(l), kept, edge))
+        work.importance.connections[l - 1].copy_(_part(learner.importance.connections[l - 1], kept, edge))
+        work.moving[l].copy_(_part(learner.ledger.owned_by(l, work.plan.task), kept, edge))
 
 
 def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
-    """Put back what can have changed: weights and importances from l_reuse on, biases that move. Norms that move were never gathered."""
+    """Put back what can have changed: weights and importances from l_reuse on, biases and norms that move."""
     network, importance = learner.network, learner.importance
     for l in work.moving:
-        _put(network.parameters.weights[l - 1], work.parameters.weights[l - 1], kept, l)
-        _put(importance.connections[l - 1], work.importance.connections[l - 1], kept, l)
-        importance.neurons[l - 1][kept[l]] = work.importance.neurons[l - 1]
+        edge = work.spec.edge(l)
+        _put(network.parameters.weights[l - 1], work.parameters.weights[l - 1], kept, edge)
+        _put(importance.connections[l - 1], work.importance.connections[l - 1], kept, edge)
+        importance.neurons[edge.source_stream][kept[edge.source]] = work.importance.neurons[edge.source_stream]
     for l in work.biases:
-        network.parameters.biases[l - 1][kept[l + 1]] = work.parameters.biases[l - 1]
+        network.parameters.biases[l - 1][kept[work.spec.edge(l).target]] = work.parameters.biases[l - 1]
+    for layer, norm in network.parameters.norms.items():
+        part = work.parameters.norms[layer]
+        if part is not norm and work.plan.norm_changes(layer):
+            for whole, new in zip(norm.tensors().values(), part.tensors().values(), strict=True):
+                whole[kept[layer]] = new
     for name, buffer in work.buffers.items():
         _, kind, number = name.split("/")
         if kind == "weight":
-            _put(learner.optimiser_state[name], buffer, kept, int(number))
-        elif kind == "bias":
-            learner.optimiser_state[name][kept[int(number) + 1]] = buffer
+            _put(learner.optimiser_state[name], buffer, kept, work.spec.edge(int(number)))
+        else:
+            learner.optimiser_state[name][kept[_layer_of(work.spec, kind, int(number))]] = buffer
 
 
-def _put(whole: Tensor, part: Tensor, kept: Kept, l: int) -> None:
+def _put(whole: Tensor, part: Tensor, kept: Kept, edge: Edge) -> None:
     if whole.shape == part.shape:
         whole.copy_(part)
     else:
-        whole[kept[l + 1][:, None], kept[l][None, :]] = part
+        whole[kept[edge.target][:, None], kept[edge.source][None, :]] = part
 
 
-def _part(tensor: Tensor, kept: Kept, l: int) -> Tensor:
-    """Of something shaped (outputs, inputs, ...) along W_l, the part among the neurons that are kept."""
-    rows, columns = kept[l + 1], kept[l]
+def _part(tensor: Tensor, kept: Kept, edge: Edge) -> Tensor:
+    """Of something shaped (outputs, inputs, ...) along an edge, the part among the neurons that are kept."""
+    rows, columns = kept[edge.target], kept[edge.source]
     part = tensor if len(rows) == tensor.shape[0] else tensor.index_select(0, rows)
     part = part if len(columns) == tensor.shape[1] else part.index_select(1, columns)
     return part.clone() if part is tensor else part
@@ -236,26 +257,25 @@ class Trunk:
     @torch.no_grad()
     def _through(self, work: Workspace, samples: Tensor, images: Tensor, scope: RngScope) -> Tensor:
         mode = work.trunk_mode(scope, samples, self.folded.neurons)
-        return self.folded.whole(forward(work.spec, self.folded.parameters, images, mode=mode, last=self.entry - 1))
+        return self.folded.whole(forward(work.spec, self.folded.parameters, images, mode=mode, stop=self.entry))
 
     @torch.no_grad()
     def _upper(self, work: Workspace, samples: Tensor, features: Tensor, scope: RngScope) -> Tensor:
         """From the dropout at the trunk's top on."""
-        _, upper = _around_random(work.spec.connections(self.entry - 1).then)
+        _, upper = _around_random(work.spec.layer(self.entry).ops)
         mode = work.trunk_mode(scope, samples, self.folded.neurons)
         return self.folded.whole(mode.operate(upper, self.entry, neurons_second(features), self.folded.parameters.norms))
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
         """Up to the dropout at the trunk's top, without any: the same in every epoch."""
-        top = work.spec.connections(self.entry - 1)
-        lower, _ = _around_random(top.then)
+        lower, _ = _around_random(work.spec.layer(self.entry).ops)
         mode = work.trunk_mode(RngScope(0, work.plan.task), samples, self.folded.neurons)
         images, parameters = self.data.batch(samples)[0], self.folded.parameters
-        return forward(work.spec, parameters, images, mode=mode, last=self.entry - 1, last_operations=lower)
+        return forward(work.spec, parameters, images, mode=mode, stop=self.entry, last_operations=lower)
 
     def _random_only_at_the_top(self, work: Workspace) -> bool:
-        return not any(operation.random for l in range(1, self.entry - 1) for operation in work.spec.connections(l).then)
+        return not any(operation.random for layer in work.spec.layers[: self.entry - 1] for operation in layer.ops)
 
 
 def neurons_last(h: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from afaf.network.forward import Observer, Operations, Parameters, Training
 from afaf.network.ops import Norm, Operation, relu_late
-from afaf.network.spec import Connections, NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 
 ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
 ROUND_TO_GPU = 16
@@ -44,13 +44,18 @@ class FoldedTrunk:
 
 
 @torch.no_grad()
-def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], last: int) -> FoldedTrunk:
-    """W_1..W_last without what is constant; `there` are the numbers of the neurons that are there, where not all are."""
+def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], entry: int) -> FoldedTrunk:
+    """The layers up to `entry` without what is constant; `there` are the indices of the kept neurons, where not all are kept.
+
+    Nothing is folded where layers meet, or where a padded convolution would see a constant map change at its border.
+    """
+    if not spec.is_chain:
+        return FoldedTrunk(parameters, dict(there))
     weights, biases = list(parameters.weights), list(parameters.biases)
     norms, neurons = dict(parameters.norms), dict(there)
     top = FoldedTrunk(parameters, neurons)
-    for l in range(1, last + 1):
-        layer, operations = l + 1, spec.connections(l).then
+    for l in range(1, entry):
+        layer, operations = l + 1, spec.layer(l + 1).ops
         reached = rounded_up(weights[l - 1].flatten(1).any(dim=1), round_to(spec, layer, biases[l - 1].device))
         if len(reached) == len(biases[l - 1]):
             continue
@@ -62,7 +67,7 @@ def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tenso
         neurons[layer] = there[layer][varying] if layer in there else varying
         if layer in norms:
             norms[layer] = norms[layer].part(varying)
-        if l < last:
+        if layer < entry:
             biases[l] = biases[l] + weights[l].sum(dim=2) @ constant
             weights[l] = weights[l][:, varying]
         else:
@@ -72,10 +77,10 @@ def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tenso
 
 
 def dead_neurons(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
-    """Whether a neuron of layer l is 0 for every image: nothing leads into it, and nothing comes of its bias."""
+    """Whether a neuron of layer l of a chain is 0 for every image: nothing leads into it, and nothing comes of its bias."""
     if l == 1:
         return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
-    value = of_constant(spec.connections(l - 1).then, parameters.biases[l - 2], parameters.norms.get(l))
+    value = of_constant(spec.layer(l).ops, parameters.biases[l - 2], parameters.norms.get(l))
     return (value == 0) & ~parameters.weights[l - 2].flatten(1).any(dim=1)
 
 
@@ -107,9 +112,9 @@ def rounded_up(there: Tensor, to: int) -> Tensor:
 class InplaceForward(Training):
     """Training where nobody needs gradients: values change in place. Neurons without a row in W_l have their bias."""
 
-    def reach(self, join: Connections, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         reached, rest = bias.tensor_split([len(weight)])
-        z = super().reach(join, h, weight, reached)
+        z = super().reach(edge, h, weight, reached)
         if not len(rest):
             return z
         return torch.cat([z, rest.view(1, -1, *[1] * (z.dim() - 2)).expand(len(z), -1, *z.shape[2:])], dim=1)

@@ -41,7 +41,7 @@ class Learner:
     @property
     def params(self) -> int:
         """Weights that a task owns, and those the model has outside the network; biases not counted, as in the paper."""
-        owned = sum(self.ledger.owned_weights(l, self.network.spec.connections(l).block) for l in range(1, self.network.spec.L))
+        owned = sum(self.ledger.owned_weights(l, edge.block) for l, edge in enumerate(self.network.spec.edges, 1))
         return owned + sum(tensor.numel() for name, tensor in self.memory.items() if name.startswith("weights/"))
 
     @property
@@ -60,7 +60,7 @@ class Learner:
 
     def claim(self, l: int, task: int, where: Tensor) -> None:
         """Give unowned places of W_l to a task, with the values the network was initialised with; `where` is shaped like the owner."""
-        self.network.plant(l, where & (self.ledger.owner(l) == 0))
+        self.network.initialise(l, where & (self.ledger.owner(l) == 0))
         self.ledger.claim(l, task, where)
 
     def release(self, l: int, where: Tensor) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from afaf.network.forward import Mode, Parameters, Training, forward
 from afaf.network.net import Network
 from afaf.network.ops import EPSILON, Norm, Operation, Size
-from afaf.network.spec import NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 from afaf.randomness import Key, uniform_at
 from afaf.training.named import Named, protected
 from afaf.training.task_data import RngScope, TaskData
@@ -106,20 +106,21 @@ def per_sample_importance(network: Network, data: TaskData, measure: Measure, si
 
 def images_at_once(spec: NetworkSpec) -> int:
     """How many images' gradients fit: dense layers need none of their own, a convolution a kernel stack and its unfolded input."""
-    needed = [join.product.sample_floats(join.weights, join.fan_in * join.positions) for join in spec.joins]
+    needed = [edge.product.sample_floats(edge.weights, edge.fan_in * edge.positions) for edge in spec.edges]
     return max(1, min(512, FLOATS_AT_ONCE // max([*needed, 1])))
 
 
 class _Watching(Mode):
-    """Evaluation that holds on to what enters each layer's operations: weighted sums, and norms with their inputs."""
+    """Evaluation that keeps the inputs and the result of each product and of each norm."""
 
     def __init__(self) -> None:
-        self.sums: dict[int, Tensor] = {}
+        self.products: dict[int, tuple[Tensor, Tensor]] = {}  # by the layer that a product leads into
         self.normed: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def cut(self, layer: int, z: Tensor) -> Tensor:
-        self.sums[layer] = z if z.requires_grad else z.requires_grad_()
-        return self.sums[layer]
+    def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        z = super().reach(edge, h, weight, bias)
+        self.products[edge.target] = (h.detach(), z if z.requires_grad else z.requires_grad_())
+        return z
 
     def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
         y = super().apply(operation, layer, h, norm)
@@ -131,18 +132,14 @@ class _Watching(Mode):
 def _sizes_of_gradients(network: Network, x: Tensor, measure: Callable[[Tensor], Tensor], size: Size) -> Named:
     """Sum over the images of a(gradient). In evaluation mode images do not mix: one backward pass gives each image's deltas."""
     spec, parameters, watching = network.spec, network.parameters, _Watching()
-    inputs, h = {}, x
-    for l in range(1, spec.L):
-        inputs[l] = h.detach()
-        h = forward(spec, parameters, h, mode=watching, first=l, last=l)
-    sums = {l: watching.sums[l + 1] for l in range(1, spec.L - 1)}
-    watched = [*sums.values(), *(y for _, y in watching.normed.values())]
-    deltas = iter(torch.autograd.grad(measure(h).sum(), watched))
+    logits = forward(spec, parameters, x, mode=watching)
+    products = [(l, edge, *watching.products[edge.target]) for l, edge in enumerate(spec.edges[:-1], 1)]
+    watched = [*(z for *_, z in products), *(y for _, y in watching.normed.values())]
+    deltas = iter(torch.autograd.grad(measure(logits).sum(), watched))
     found: Named = {}
-    for l in sums:
+    for l, edge, inputs, _ in products:
         delta = next(deltas)
-        join = spec.connections(l)
-        found[f"weight/{l}"] = join.product.sample_importance(inputs[l], delta, size).reshape(join.shape)
+        found[f"weight/{l}"] = edge.product.sample_importance(inputs, delta, size).reshape(edge.shape)
         found[f"bias/{l}"] = size(_over_positions(delta)).sum(0)
     for layer, (entered, _) in watching.normed.items():
         norm, delta = parameters.norms[layer], next(deltas)

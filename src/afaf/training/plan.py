@@ -51,6 +51,7 @@ class LearningPlan:
     biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias moves (absent: none does)
     norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift move (absent: none do)
     norm_moves: bool = True  # batch statistics in training, running ones keep moving
+    norm_neurons: dict[int, Tensor] | None = None  # neuron layer -> where that is so (absent: nowhere); the others use their running ones
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     masked_outputs: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
     logits_only: bool = False  # the loss looks at logits and labels alone, see `in_part`
@@ -94,16 +95,22 @@ class LearningPlan:
 
     def norm_changes(self, layer: int) -> bool:
         """Whether anything of a layer's norm moves: its statistics, its gain or its shift."""
-        return self.norm_moves or layer in self.norms
+        return layer in self.norms or (self.norm_moves and (self.norm_neurons is None or layer in self.norm_neurons))
+
+    def needs_whole(self, layer: int) -> bool:
+        """Whether neurons of a layer move that are not the task's: the statistics of all of them."""
+        return self.norm_neurons is None and self.norm_changes(layer)
 
     def check(self, learner: Learner) -> None:
         """A plan that an engine could only misread is the method's mistake, and named."""
         spec = learner.network.spec
-        if not 1 <= self.first_trainable <= spec.L - 1:
-            raise ValueError(f"plan.first_trainable = {self.first_trainable} is outside 1..{spec.L - 1}")
+        if self.first_trainable not in spec.edge_numbers:
+            raise ValueError(f"plan.first_trainable = {self.first_trainable} is outside 1..{spec.E}")
+        normed = {layer: spec.layer(layer).size for layer in spec.normed_layers}
         for name, masks, sizes in (
-            ("biases", self.biases, {l: spec.layer(l + 1).size for l in range(1, spec.L)}),
-            ("norms", self.norms, {layer: len(norm.gain) for layer, norm in learner.network.parameters.norms.items()}),
+            ("biases", self.biases, {l: edge.outputs for l, edge in enumerate(spec.edges, 1)}),
+            ("norms", self.norms, normed),
+            ("norm_neurons", self.norm_neurons or {}, normed),
             ("grad_mask", self.grad_mask, {l: spec.layer(l).size for l in range(1, spec.L + 1)}),
         ):
             for l, mask in masks.items():

@@ -33,8 +33,10 @@ class Workspace:
     importance: Importance
     moving: dict[int, Tensor]  # l of W_l -> 1 where a weight moves
     biases: dict[int, Tensor]
+    norms: dict[int, Tensor]
+    norm_neurons: dict[int, Tensor] | None
     grad_mask: dict[int, Tensor]
-    entry: int = 1  # steps use W_l for l >= entry; below is a trunk that does not train
+    entry: int = 1  # steps begin at this layer; below is a trunk that does not train
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
     rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
@@ -46,10 +48,9 @@ class Workspace:
     @classmethod
     def whole(cls, learner: Learner, plan: LearningPlan) -> Workspace:
         network = learner.network
-        moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first_trainable, network.spec.L)}
-        return cls(
-            network.spec, plan, network.parameters, learner.importance, moving, plan.biases, plan.grad_mask, buffers=learner.optimiser_state
-        )
+        moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first_trainable, network.spec.E + 1)}
+        masks = (moving, plan.biases, plan.norms, plan.norm_neurons, plan.grad_mask)
+        return cls(network.spec, plan, network.parameters, learner.importance, *masks, buffers=learner.optimiser_state)
 
     def mode(self, scope: RngScope, samples: Tensor) -> Training:
         """The forward mode of a training step on these images."""
@@ -59,6 +60,7 @@ class Workspace:
             grad_mask=self.grad_mask,
             norm_moves=self.plan.norm_moves,
             neurons=self.neurons,
+            norm_neurons=self.norm_neurons,
         )
 
     @property
@@ -84,7 +86,7 @@ class Workspace:
 
     def folded_trunk(self) -> FoldedTrunk:
         """What lies below the entry."""
-        return fold_trunk(self.spec, self.parameters, self.neurons, self.entry - 1)
+        return fold_trunk(self.spec, self.parameters, self.neurons, self.entry)
 
     def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
         """How these neurons below the entry behave."""
@@ -96,7 +98,7 @@ class Workspace:
         return Parameters(
             [w.detach().requires_grad_(l in self.moving) for l, w in enumerate(parameters.weights, 1)],
             [b.detach().requires_grad_(l in self.biases) for l, b in enumerate(parameters.biases, 1)],
-            {layer: norm.leaf(layer in self.plan.norms) for layer, norm in parameters.norms.items()},
+            {layer: norm.leaf(layer in self.norms) for layer, norm in parameters.norms.items()},
         )
 
     def masked(self, parameters: Parameters) -> Parameters:
@@ -129,7 +131,7 @@ class Workspace:
         decayed = None if l is None else mask
         gained = optimiser.update(tensor, gradient, decayed, buffers, self.coefficients, self.plan.importance and l is not None)
         if gained is not None and l is not None:
-            self.importance.add(l, gained)
+            self.importance.add(l, self.spec.edge(l).source_stream, gained)
 
     def after_update(self) -> None:
         """What the plan does to the parameters after each step."""
@@ -155,13 +157,13 @@ class Workspace:
     def changing(self) -> list[Tensor]:
         """Everything that a step may change."""
         norms = [tensor for norm in self.parameters.norms.values() for tensor in norm.tensors().values()]
-        importance = [*self.importance.connections, *self.importance.neurons]
+        importance = [*self.importance.connections, *self.importance.neurons.values()]
         return [*self.parameters.weights, *self.parameters.biases, *norms, *importance, *self.buffers.values()]
 
     def small_moves(self, live: Parameters) -> list[tuple[str, Tensor, Tensor]]:
         """Biases, gains and shifts that can move: name, tensor, mask."""
         moves = [(f"bias/{l}", live.biases[l - 1], mask) for l, mask in self.biases.items()]
-        for layer, mask in self.plan.norms.items():
+        for layer, mask in self.norms.items():
             moves += [(f"gain/{layer}", live.norms[layer].gain, mask), (f"shift/{layer}", live.norms[layer].shift, mask)]
         return moves
 
@@ -169,7 +171,7 @@ class Workspace:
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
     live = work.leaves()
-    logits = forward(work.spec, work.masked(work.as_read(live)), h, mode=mode, first=work.entry).to(work.parameters.weights[-1].dtype)
+    logits = forward(work.spec, work.masked(work.as_read(live)), h, mode=mode, start=work.entry).to(work.parameters.weights[-1].dtype)
     if work.rows is not None and work.resting is not None:
         logits = work.resting.repeat(len(h), 1).index_copy(1, work.rows, logits)
     loss = work.plan.loss(Step(h, labels, logits, live))
@@ -182,7 +184,7 @@ def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tup
 
 def start_optimiser(learner: Learner, plan: LearningPlan, first_epoch: int) -> None:
     """Give a learner the buffers of the plan's optimiser, at 0; a run that is resumed within a phase keeps those it has."""
-    parameters = trainable(learner.network.parameters, range(plan.first_trainable, learner.network.spec.L))
+    parameters = trainable(learner.network.parameters, range(plan.first_trainable, learner.network.spec.E + 1))
     fresh = zero_buffers(plan.optimiser, parameters)
     if not first_epoch or fresh.keys() != learner.optimiser_state.keys():
         learner.optimiser_state = fresh

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from afaf.network.forward import Observer, Operations, Training
 from afaf.network.ops import FusedKernel, Norm, fuse
-from afaf.network.spec import Connections
+from afaf.network.spec import Edge
 from afaf.training.compact import neurons_last
 from afaf.training.cuda.gradients import Activate, Backward, FirstConvReLU, Product
 from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
@@ -26,7 +26,7 @@ class Fused(Training):
 
     def neurons_above(
         self,
-        join: Connections,
+        edge: Edge,
         layer: int,
         h: Tensor,
         weight: Tensor,
@@ -37,16 +37,16 @@ class Fused(Training):
     ) -> Tensor:
         kernel, rest = fuse(operations, FusedKernel())
         if not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
-            z = self._product(join, layer - 1, h, weight)
-            z = z.flatten(1) if not join.product.maps else z.permute(0, 3, 1, 2)
+            z = self._product(edge, layer - 1, h, weight)
+            z = z.flatten(1) if not edge.product.maps else z.permute(0, 3, 1, 2)
             if layer == self.without_bias:
                 return z
             z = z + bias.view(-1, *[1] * (z.dim() - 2))
             return super().operate(operations, layer, self.cut(layer, z), norms, observe)
-        if layer == 2 and kernel == FusedKernel(relu=True) and join.product.maps and can_fuse_first_conv(h, weight):
+        if layer == 2 and kernel == FusedKernel(relu=True) and edge.product.maps and can_fuse_first_conv(h, weight):
             maps: Tensor = FirstConvReLU.apply(h, weight, bias, self.grad_mask.get(layer), self.backward)  # type: ignore[no-untyped-call]
             return self.operate(rest, layer, maps.permute(0, 3, 1, 2), norms, observe)
-        activation = self._activate(kernel, layer, self._product(join, layer - 1, h, weight), bias)
+        activation = self._activate(kernel, layer, self._product(edge, layer - 1, h, weight), bias)
         return self.operate(rest, layer, activation, norms, observe)
 
     def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
@@ -55,9 +55,9 @@ class Fused(Training):
             return self._activate(kernel, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
         return super().operate(operations, layer, h, norms, observe)
 
-    def _product(self, join: Connections, l: int, h: Tensor, compute_weight: Tensor) -> Tensor:
+    def _product(self, edge: Edge, l: int, h: Tensor, compute_weight: Tensor) -> Tensor:
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
-        maps = join.product.maps
+        maps = edge.product.maps
         factor = h.to(compute_weight.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(compute_weight.dtype)
         z: Tensor = Product.apply(factor, compute_weight, maps, l, self.backward)  # type: ignore[no-untyped-call]
         return z if maps else z[:, None, None, :]

@@ -96,10 +96,11 @@ class GraphRunner:
     def __init__(self, work: Workspace, data: TaskData, engine: GraphedEngine):
         self.data, self.device = data, data.device
         dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
-        self.work = MixedPrecisionWorkspace.of(work, dtype) if kernels.available(self.device) else work
+        fused = kernels.available(self.device) and work.spec.is_chain  # for other graphs plain torch operations are captured
+        self.work = MixedPrecisionWorkspace.of(work, dtype) if fused else work
         self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
-        self.maps = work.entry > 1 and work.spec.connections(work.entry).product.maps  # that the trunk ends in, for the steps
+        self.maps = work.entry > 1 and work.spec.read_as_maps(work.entry)  # that the trunk ends in, for the steps
         self.batch_size = work.plan.batch_size
         self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
         sizes = {self.batch_size, len(data) % self.batch_size}

@@ -85,8 +85,8 @@ class MixedPrecisionWorkspace(Workspace):
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
         """Whether few connections of many weights are the task's, and a step moves them by the gradient of their product alone."""
-        connection, plan = self.spec.connections(l), self.plan
-        long = not connection.product.maps and connection.block >= LONG and moving.shape[2] == 1
+        edge, plan = self.spec.edge(l), self.plan
+        long = not edge.product.maps and edge.block >= LONG and moving.shape[2] == 1
         same_number = plan.rewire is None or plan.rewire_repeats
         alone = plan.cross_entropy_over is not None and plan.loss_penalty is None
         return long and same_number and alone and self.updates_at_once and bool(0 < moving.mean() < FEW)
@@ -98,7 +98,7 @@ class MixedPrecisionWorkspace(Workspace):
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
         """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
-        if self.spec.connections(l).product.maps:
+        if self.spec.edge(l).product.maps:
             return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
         return tensor.contiguous()
 
@@ -132,7 +132,7 @@ class MixedPrecisionWorkspace(Workspace):
         counted = torch.zeros(rows, dtype=torch.int32, device=device)
         counted[list(over)] = 1
         resting = self.parameters.biases[-1] if self.resting is None else self.resting
-        moving = self.biases.get(self.spec.L - 1) if self.updates_at_once else None
+        moving = self.biases.get(self.spec.E) if self.updates_at_once else None
         self.loss_buffers = LossBuffers(place, counted, resting, step, losses, right, moving, self.current[:1])
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
@@ -143,7 +143,7 @@ class MixedPrecisionWorkspace(Workspace):
         live = self.leaves()
         way = None if self.side_stream is None else self._backward(self.side_stream)
         mode = replace(mode, without_bias=self.spec.L, backward=way)
-        z = forward(self.spec, self.masked(self.as_read(live)), h, mode=mode, first=self.entry)
+        z = forward(self.spec, self.masked(self.as_read(live)), h, mode=mode, start=self.entry)
         loss: Tensor = FusedCrossEntropy.apply(z, live.biases[-1], labels, buffers)  # type: ignore[no-untyped-call]
         loss.backward(loss.detach())  # its value is in the buffers, and the gradient that is passed is not read
         if self.side_stream is not None:
@@ -162,8 +162,8 @@ class MixedPrecisionWorkspace(Workspace):
         if not self.updates_at_once:
             return None
         masked = self.plan.masked_outputs is not None and self.rows is None
-        weights = frozenset(l for l in self.moving if l < self.spec.L - 1 or not masked)
-        return Backward(side_stream, self, weights, frozenset(l for l in self.biases if l < self.spec.L - 1))
+        weights = frozenset(l for l in self.moving if l < self.spec.E or not masked)
+        return Backward(side_stream, self, weights, frozenset(l for l in self.biases if l < self.spec.E))
 
     def refresh(self) -> None:
         """Copy the weights to the compute weights and list the task's connections anew, in the same memory: their number is constant."""
@@ -220,15 +220,16 @@ class MixedPrecisionWorkspace(Workspace):
     def _mode(self, keys: Tensor, samples: Tensor) -> Fused:
         by_layer = dict(enumerate(keys))
         maps = [l for l in range(2, self.spec.L) if self.spec.layer(l).positions > 1]
-        dense = frozenset(l for l in maps if not self.spec.connections(l).product.maps)
+        dense = frozenset(l for l in maps if not self.spec.edge(l).product.maps)
         return Fused(
             by_layer,
             samples.to(torch.int32),
             self.grad_mask,
             self.plan.norm_moves,
             self.neurons,
+            self.norm_neurons,
             seen_by_dense=dense,
-            positive=frozenset(l + 1 for l in range(1, self.spec.L) if fuse(self.spec.connections(l).then, FusedKernel())[0].dropout),
+            positive=frozenset(number for number, layer in enumerate(self.spec.layers, 1) if fuse(layer.ops, FusedKernel())[0].dropout),
         )
 
     def as_read(self, live: Parameters) -> Parameters:
@@ -308,5 +309,5 @@ class MixedPrecisionWorkspace(Workspace):
         for l, history in self.history.items():
             if l in self.listed and self.plan.importance:
                 history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
-            self.importance.neurons[l - 1] += history.sum(dim=(0, 2))
+            self.importance.neurons[self.spec.edge(l).source_stream] += history.sum(dim=(0, 2))
             history.zero_()

@@ -1,0 +1,196 @@
+"""Networks as graphs: shapes, streams, cuts, forward passes and costs of residual networks, and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from afaf.costing.predict import predict_costs
+from afaf.errors import ConfigError
+from afaf.network.net import Network
+from afaf.network.ops import MaxPool, parse_operation
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.zoo import NETWORKS, describe
+from afaf.runs.setup import set_up
+from afaf.storage.compacted import InferenceModule, for_inference, random_pixels
+from afaf.storage.model_file import Model
+from afaf.storage.onnx_file import need, onnx_bytes
+from afaf.streams.benchmarks import outline_of
+from afaf.streams.tasks import Preparation
+from afaf.training.learner import Learner
+from conftest import small_stream
+from modules import Block, ResNet10
+from small_worlds import numbers
+from worlds import probe
+
+
+def filled(spec: NetworkSpec, seed: int = 0) -> Network:
+    """A dense network whose norms are those of a trained one."""
+    network, draw = Network(spec, seed=seed), torch.Generator().manual_seed(seed)
+    for l in spec.edge_numbers:
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
+    for norm in network.parameters.norms.values():
+        for tensor in norm.tensors().values():
+            tensor.copy_(torch.rand(tensor.shape, generator=draw) + 0.5)
+    return network
+
+
+def in_order(module: ResNet10) -> tuple[list[nn.Module], list[nn.Module]]:
+    """Its products and its norms, in the order in which the graph has them."""
+    products: list[nn.Module] = [module.stem]
+    norms: list[nn.Module] = [module.norm]
+    for block in module.blocks:
+        assert isinstance(block, Block)
+        products += [*block.shortcut[:1], block.conv1, block.conv2]
+        norms += [*block.shortcut[1:], block.bn1, block.bn2]
+    return [*products, module.head], norms
+
+
+@pytest.mark.parametrize("size", [(16, 16), (21, 12)])
+def test_a_resnet_computes_what_pytorch_modules_compute(size: tuple[int, int]) -> None:
+    """Logits, and the gradients of all weights, in double precision."""
+    spec = describe("resnet10", (3, *size), 5, width=4)
+    network, module = filled(spec), ResNet10(4, 5).double().eval()
+    products, norms = in_order(module)
+    parameters = network.parameters
+    with torch.no_grad():
+        for product, weight, bias in zip(products, parameters.weights, parameters.biases, strict=True):
+            product.weight.copy_(weight.reshape(product.weight.shape))  # type: ignore[operator,union-attr]
+            product.bias.copy_(bias)  # type: ignore[operator]
+        for made, norm in zip(norms, parameters.norms.values(), strict=True):
+            state = {"weight": norm.gain, "bias": norm.shift, "running_mean": norm.mean, "running_var": norm.var}
+            made.load_state_dict(state, strict=False)
+    double = Network(spec, dtype=torch.float64)
+    double.parameters.weights = [weight.double().requires_grad_() for weight in parameters.weights]
+    double.parameters.biases = [bias.double() for bias in parameters.biases]
+    for norm, ours in zip(parameters.norms.values(), double.parameters.norms.values(), strict=True):
+        for a, b in zip(norm.tensors().values(), ours.tensors().values(), strict=True):
+            b.copy_(a)
+    x = probe(spec, torch.float64)
+    expected, found = module(x), double(x)
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    for product, weight in zip(products, double.parameters.weights, strict=True):
+        assert torch.allclose(weight.grad.reshape(product.weight.shape), product.weight.grad, rtol=1e-7, atol=1e-9)  # type: ignore
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_network_of_the_zoo_has_room_for_5_10_and_20_tasks(name: str) -> None:
+    """AFAF's and SpaceNet's own settings pass the check of capacity, and the width changes the number of weights."""
+    for stream, tasks in (("split-cifar10", 5), ("split-cifar100", 10), ("split-cifar100", 20)):
+        settings = {"network": {"name": name}, "stream": {"classes_per_task": 100 // tasks}} if tasks > 5 else {"network": {"name": name}}
+        if name in ("alexnet", "small-cnn", "mlp", "tiny-mlp"):
+            continue  # presets are the streams'
+        for method in ("afaf", "spacenet"):
+            outline = outline_of(stream, classes_per_task=100 // tasks) if tasks > 5 else outline_of(stream)
+            assert set_up(outline, method, settings).spec.name == name
+    assert describe(name, (3, 32, 32), 10, width=16).dense_params < describe(name, (3, 32, 32), 10).dense_params or name == "tiny-mlp"
+
+
+def test_the_weights_of_resnet18_are_counted_exactly() -> None:
+    outline = outline_of("split-cifar10")
+    setup = set_up(outline, "finetune", {"network": {"name": "resnet18"}})
+    assert setup.config.network.norm == "batch"
+    assert predict_costs(setup.spec, outline, setup.method).dense_params == 11_164_352
+
+
+def test_costs_are_what_the_products_compute() -> None:
+    """Multiplications of one answer, counted where they happen: for each product outputs x inputs x kernel, at each position."""
+    spec = describe("resnet10", (3, 16, 16), 5, width=4)
+    counted, module = [0], ResNet10(4, 5)
+    products, _ = in_order(module)
+
+    def count(product: nn.Module, inputs: object, output: Tensor) -> None:
+        counted[0] += product.weight.numel() * output[0, 0].numel()  # type: ignore[operator,union-attr]
+
+    for product in products:
+        product.register_forward_hook(count)
+    module(torch.randn(2, 3, 16, 16))
+    assert counted[0] == sum(edge.weights * edge.positions for edge in spec.edges)
+
+
+def test_streams_and_cuts_of_a_resnet() -> None:
+    spec = describe("resnet10", (3, 32, 32), 10, width=4)
+    assert [spec.layer(s).size for s in spec.hidden_streams] == [4, 4, 8, 8, 16, 16, 32, 32]  # a stage, its inner layer, and so on
+    assert spec.last_hidden == spec.layers[-2].stream
+    assert spec.layer(spec.last_hidden).group == "output"
+    assert {edge.group for edge in spec.edges} == {"conv", "output"}
+    for l in spec.edge_numbers:
+        cut = spec.cut_below(l)
+        assert cut < spec.edge(l).target
+        assert all(min(layer.inputs) >= cut for layer in spec.layers[cut:])
+
+
+@pytest.mark.parametrize(
+    ("hidden", "named"),
+    [
+        ((Layer("conv", 4), Layer("sum", 5, inputs=(2,))), "sum 1"),
+        ((Layer("conv", 4), Layer("conv", 4), Layer("sum", 4, inputs=(2, 3))), "sum 1"),
+        ((Layer("conv", 4), Layer("conv", 4, inputs=(5,))), "layer 3"),
+        ((Layer("conv", 4), Layer("conv", 4, inputs=(1, 2))), "layer 3"),
+        ((Layer("conv", 4, stride=2, kernel=9),), "conv 1"),
+        ((Layer("conv", 4, ("tanh",)),), "conv 1.*tanh"),
+        ((Layer("conv", 4, padding=1), Layer("sum", 4, inputs=(1, 2))), "layer 3"),
+    ],
+)
+def test_graphs_that_make_no_sense_are_refused(hidden: tuple[Layer, ...], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        _ = NetworkSpec("wrong", (1, 8, 8), hidden, 2).layers
+
+
+def test_operations_are_read_from_text() -> None:
+    assert parse_operation("pool(3,2,1)", 0.2) == MaxPool(3, 2, 1)
+    for wrong in ("pool(3)", "pool(0,1,1)", "tanh", "relu(1)", "pool(a,b,c)", ""):
+        with pytest.raises(ValueError, match="operation"):
+            parse_operation(wrong, 0.2)
+
+
+def test_a_description_survives_its_file() -> None:
+    for name in NETWORKS:
+        spec = describe(name, (3, 32, 32), 7)
+        assert NetworkSpec.from_dict(spec.to_dict()) == spec
+    assert set(describe("alexnet", (3, 32, 32), 7).to_dict()["hidden"][0]) == {"kind", "neurons", "then", "kernel"}  # as ever
+
+
+def test_a_residual_network_is_learned_saved_and_exported(tmp_path: Path) -> None:
+    """End to end: three tasks, the last of which reuses; the file gives the same bits back, ONNX and torch the same answers."""
+    stream = small_stream([2, 2, 2], per_class=6, channels=3)
+    settings = {"network": {"name": "resnet10", "width": 16}, "learn": {"epochs": 1, "batch_size": 8}, "method": {"strict": True}}
+    setup = set_up(stream.outline, "afaf", settings)
+    learner = learn(setup, stream)
+    path = tmp_path / "m.safetensors"
+    Model(learner, "afaf", [list(t.class_names) for t in stream], [t.preparation for t in stream]).save(path)
+    back = Model.load(path).learner
+    x = probe(setup.spec)
+    assert torch.equal(back.network(x), learner.network(x))
+    assert all(torch.equal(a, b) for a, b in zip(numbers(back).values(), numbers(learner).values(), strict=True))
+    inference = for_inference(learner, {c: c for c in range(6)}, Preparation((0.5,) * 3, (0.2,) * 3), bytes_in=True)
+    pixels = random_pixels(inference, 4)
+    logits, _ = InferenceModule(inference)(pixels)
+    h = ((pixels.float() / 255 - 0.5) / 0.2).permute(0, 3, 1, 2)
+    assert torch.allclose(logits, learner.network(h), atol=1e-4)
+    assert inference.weights < setup.spec.dense_params
+    pytest.importorskip("onnxruntime")
+    session = need("onnxruntime").InferenceSession(onnx_bytes(inference, {}), providers=["CPUExecutionProvider"])
+    assert torch.allclose(torch.from_numpy(session.run(["logits"], {"images": pixels.numpy()})[0]), logits, atol=1e-4)
+
+
+def learn(setup, stream) -> Learner:  # type: ignore[no-untyped-def]
+    from afaf.methods.base import TaskContext
+    from afaf.training.compact import CompactEngine
+    from afaf.training.task_data import TaskData
+
+    learner = Learner.fresh(Network(setup.spec, seed=1), setup.method.unit)
+    for task in stream:
+        data = TaskData([(task.train, task.preparation)])
+        context = TaskContext(task.number, task.classes, data)
+        learner.begin(task.number, task.classes)
+        setup.method.start(learner, context, 0)
+        CompactEngine().learn(learner, setup.method.plan(learner, context, 0), data)
+        setup.method.finish(learner, context)
+        learner.end(task.number)
+    return learner
