@@ -32,7 +32,8 @@ from afaf.training.step import Workspace
 SPARSE = {"sparse.alloc": {"all": 30, "output": 20}, "sparse.density": {"all": 30, "output": 70}, "sparse.fixed.all": 10}
 
 MOMENTUM = {"learn.lr": 0.003, "learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 0.01}
-ADAMW = {"learn.optimiser": "adamw", "learn.lr": 0.005, "learn.weight_decay": 0.1}
+# AdamW divides by the size of the gradient: with its usual epsilon, rounding in a gradient near 0 moves a weight by the whole rate.
+ADAMW = {"learn.optimiser": "adamw", "learn.lr": 0.005, "learn.weight_decay": 0.1, "learn.epsilon": 0.01}
 
 
 class AtOnce:

@@ -25,6 +25,7 @@ class LearnSettings:
     weight_decay: NotNegative = 0.0  # on the task's own connections; as a gradient (sgd), or decoupled (adamw)
     beta1: Portion = 0.9  # of adamw
     beta2: Portion = 0.999  # of adamw
+    epsilon: Positive = 1e-8  # of adamw: added to the root of the mean square
     schedule: Literal["constant", "step", "plateau", "cosine", "one-cycle"] = "constant"  # of lr; the last two change it at each step
     step_at: tuple[Percent, ...] = (50.0, 75.0)  # of the epochs, in percent: where schedule=step divides lr
     divide_by: Positive | None = None  # what lr is divided by; none: 10 with schedule=step, 3 with plateau
@@ -38,7 +39,7 @@ class LearnSettings:
 
     def optimiser_of_plan(self) -> Optimiser:
         if self.optimiser == "adamw":
-            return AdamW(self.beta1, self.beta2, self.weight_decay)
+            return AdamW(self.beta1, self.beta2, self.weight_decay, self.epsilon)
         return SGD(self.momentum, self.nesterov, self.weight_decay)
 
     def schedule_of_plan(self) -> Schedule:
