@@ -19,6 +19,7 @@ from torch import Tensor
 from afaf.training.compact import (
     CACHE_BYTES,
     CHUNK_BYTES,
+    CompactEngine,
     Trunk,
     gather,
     neurons_last,
@@ -53,6 +54,9 @@ class GraphedEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        if data.device.type == "cuda" and not learner.network.spec.is_chain:  # the kernels know chains only; see docs/performance.md
+            CompactEngine(self.precision, self.chunk_bytes, self.cache_bytes).learn(learner, plan, data, on_epoch, first_epoch)
+            return
         start_optimiser(learner, plan, first_epoch)
         kept = neurons_that_matter(learner, plan)
         with at_work(self.precision, learner.network.device):
@@ -96,7 +100,7 @@ class GraphRunner:
     def __init__(self, work: Workspace, data: TaskData, engine: GraphedEngine):
         self.data, self.device = data, data.device
         dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
-        fused = kernels.available(self.device) and work.spec.is_chain  # for other graphs plain torch operations are captured
+        fused = kernels.available(self.device) and work.spec.is_chain
         self.work = MixedPrecisionWorkspace.of(work, dtype) if fused else work
         self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
