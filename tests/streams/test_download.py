@@ -458,3 +458,16 @@ def test_two_processes_do_not_write_the_same_download(cifar: Source, tmp_path: P
     with module._locked(data / INCOMING / "cifar10"), pytest.raises(DataError, match="another process is downloading"):
         get(cifar, data)
     get(cifar, data)
+
+
+@pytest.mark.parametrize("link", [".incoming", ".incoming/NAME"])
+def test_a_link_in_place_of_the_folder_of_downloads_is_not_followed(digits: Source, link: str, tmp_path: Path) -> None:
+    data, mine = tmp_path / "linked", tmp_path / "mine"
+    place = data / link.replace("NAME", digits.name)
+    for folder in (mine / digits.name, mine, place.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "precious").write_text("precious")
+    place.symlink_to(mine)
+    with pytest.raises(WriteError, match="incoming"):
+        get(digits, data)
+    assert files(mine) == sorted(["precious", f"{digits.name}/precious"])

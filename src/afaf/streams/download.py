@@ -46,6 +46,9 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
     if not source.remotes:
         raise DataError(f"{source.title} needs no download")
     incoming = folder / INCOMING / source.name
+    for place in (incoming.parent, incoming):  # what is in there is deleted in the end
+        if place.is_symlink():
+            raise WriteError(f"{place} is a link, which downloads do not follow: remove it")
     with _writing(folder):
         incoming.mkdir(parents=True, exist_ok=True)
     with _without_empty_folders(incoming), _writing(folder), _locked(incoming):
