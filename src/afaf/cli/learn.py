@@ -17,9 +17,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from afaf.cli.consoles import work_is_done
 from afaf.errors import ConfigError
 from afaf.lifelong import training
+from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
-from afaf.lifelong.model_store import AnyModel, check_place, make_place, open_model, replace_model, told_if_interrupted
+from afaf.lifelong.model_store import (
+    AnyModel,
+    check_place,
+    has_encoder,
+    make_place,
+    open_encoded,
+    open_model,
+    replace_model,
+    told_if_interrupted,
+)
 from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.runs.device import find_device
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
@@ -140,10 +150,11 @@ def capacity(model: Lifelong) -> dict[str, float]:
 def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
     """Rename and remove classes of a model file, or list them."""
     with told_if_interrupted(path) as before:
-        model = open_model(path)
+        model: AnyModel = open_encoded(path) if has_encoder(path) else open_model(path)
         if not (rename or remove):
+            word = "call" if isinstance(model, EncodedModel) else "task"
             for label, class_id in model.life.known.items():
-                say(out, f"{printable_name(label)}  (task {model.life.task_of(class_id)})")
+                say(out, f"{printable_name(label)}  ({word} {model.life.task_of(class_id)})")
             return
         check_place(path)
         done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
@@ -167,7 +178,10 @@ def renamed(model: AnyModel, change: str) -> str:
     return f"renamed {old} to {new}"
 
 
-def removed(model: Lifelong, name: str) -> str:
+def removed(model: AnyModel, name: str) -> str:
+    if isinstance(model, EncodedModel):
+        model.remove(label_of(model, name))
+        return f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)"
     freed = model.remove(label_of(model, name))
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 

@@ -139,10 +139,8 @@ def classes(
 ) -> None:
     """List, rename or remove the classes of a model. Removing all classes of a task makes room for another."""
     from afaf.cli.learn import change_classes
-    from afaf.cli.photos import change_photo_classes
-    from afaf.lifelong.model_store import has_encoder
 
-    (change_photo_classes if has_encoder(file) else change_classes)(file, rename, remove, console)
+    change_classes(file, rename, remove, console)
 
 
 def export(

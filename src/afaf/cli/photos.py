@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from afaf.cli.consoles import work_is_done
-from afaf.cli.learn import SKIP, label_of, renamed, say
+from afaf.cli.learn import SKIP, label_of, say
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.encoders.find import automatic, find_encoder
 from afaf.errors import ConfigError, DataError
@@ -120,7 +120,8 @@ def _show_learned(
         print(json.dumps(about))
         return
     shown = (", ".join(map(printable_name, new[:8])) + (f" and {len(new) - 8} more" if len(new) > 8 else "")) or "no new class"
-    say(out, f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {len(life.known)} classes known")
+    known = "1 class" if len(life.known) == 1 else f"{len(life.known)} classes"
+    say(out, f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {known} known")
     if note.accuracy is not None:
         say(out, f"{note.accuracy:.1f} % of {note.held_out} of these images are right with a head that has not learned them")
     for words, evaluation in (("before", earlier), ("after", later)):
@@ -204,25 +205,6 @@ def evaluated_photos(path: Path, files: Files, device: str, unreadable: Unreadab
     model = open_encoded(path)
     model.attach(model.identity.name, find_device(device))
     return _evaluated(model, files, unreadable, stderr)
-
-
-def change_photo_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
-    """Rename and remove classes, or list them."""
-    with told_if_interrupted(path) as before:
-        model = open_encoded(path)
-        if not (rename or remove):
-            for label, class_id in model.life.known.items():
-                say(out, f"{printable_name(label)}  (call {model.life.task_of(class_id)})")
-            return
-        check_place(path)
-        done = [renamed(model, change) for change in rename]
-        for name in remove:
-            model.remove(label_of(model, name))
-            done.append(f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)")
-        replace_model(path, model, before)
-    with work_is_done():
-        for words in done:
-            say(out, words)
 
 
 def inspect_photos(path: Path, as_json: bool, out: Console) -> None:

@@ -17,7 +17,7 @@ from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
 
 @dataclass
 class Fused(Training):
-    """Training whose weights are views of shadows, and whose keys of dropout lie on the device."""
+    """Training on CUDA: weights are their low-precision copies, and the keys of dropout are in device memory."""
 
     without_bias: int | None = None  # the layer whose bias another kernel adds: the output, with a fused loss
     positive: frozenset[int] = frozenset()  # layers whose dropout directly follows their ReLU
