@@ -60,7 +60,7 @@ def test_a_layer_that_does_not_begin_with_relu_is_no_output(kind: str, operation
         Fused({2: (1, 2)}, samples, grad_mask, norm_moves=False, without_bias=3),
     ):
         weight, bias = network.weight(1).clone().requires_grad_(), network.bias(1).clone().requires_grad_()
-        h = mode.neurons_above(spec.edge(1), 2, x, weight, bias, spec.layer(2).ops, network.parameters.norms, None)
+        h = mode.neurons_above(spec.edge(1), x, weight, bias, spec.layer(2).ops, network.parameters.norms, None)
         h.square().sum().backward()
         found.append((h.detach(), weight.grad, bias.grad))
     for expected, fused in zip(*found, strict=True):

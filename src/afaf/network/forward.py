@@ -33,17 +33,10 @@ class Mode:
     """Evaluation: no dropout, running statistics, nothing cut."""
 
     def neurons_above(
-        self,
-        edge: Edge,
-        layer: int,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        operations: Operations,
-        norms: dict[int, Norm],
-        observe: Observer | None,
+        self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
     ) -> Tensor:
-        """Carry h along an edge into the neurons of `layer`, and through the operations that follow there."""
+        """Carry h along an edge into the neurons of its target, and through the operations that follow there."""
+        layer = edge.target
         return self.operate(operations, layer, self.cut(layer, self.reach(edge, h, weight, bias)), norms, observe)
 
     def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -133,7 +126,7 @@ def forward(
         else:
             weight, bias = parameters.weights[layer.edge - 1], parameters.biases[layer.edge - 1]
             edge = spec.edge(layer.edge)
-            values[number] = mode.neurons_above(edge, number, below[0], weight, bias, operations, parameters.norms, observe)
+            values[number] = mode.neurons_above(edge, below[0], weight, bias, operations, parameters.norms, observe)
         for source in layer.inputs:
             if spec.last_readers[source] == number and source in values:
                 del values[source]

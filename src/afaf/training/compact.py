@@ -1,9 +1,9 @@
-"""Sparsity that pays: a step computes with the neurons that matter to the task, in small dense tensors.
+"""The compact engine: a step computes with the neurons that matter to the task, in small dense tensors.
 
 While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which these
 and the task's outputs can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and
-scattered back after it, so that rewiring happens in the ledger's own coordinates. Layers below l_reuse stand still: they are a *trunk*
-that runs in batches of its own ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
+scattered back after it, so that rewiring happens in the ledger's own coordinates. Layers below l_reuse are constant: this *trunk*
+runs in batches of its own ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
 
 Every number drawn belongs to an image and a neuron, not to a place in a tensor, so the results are those of the eager engine up to the
 order in which floating-point numbers are added.

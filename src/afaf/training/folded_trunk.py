@@ -1,8 +1,8 @@
-"""What stands still below l_reuse, with everything left out that is known before any image is seen.
+"""The trunk (the constant layers below l_reuse) with its constant neurons folded into the biases of the layer above.
 
-A neuron into which no live connection leads has the same value at every position of every image: what its bias becomes. What it adds to
-the neurons above is then a constant, too, and belongs into their biases (no convolution is padded). For what is left no gradient is asked,
-so that it may be computed in place, and ReLU may wait for the pool, which leaves it a quarter of the values.
+A neuron without incoming connections has the same value at every position of every image, computed from its bias. Its contribution to the
+layer above is constant too and is added to the biases there (no convolution is padded). The remaining layers need no gradient: they are
+computed in place, with ReLU after the pool, which leaves a quarter of the values.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from afaf.network.forward import Observer, Operations, Parameters, Training
 from afaf.network.ops import Norm, Operation, relu_late
 from afaf.network.spec import Edge, NetworkSpec
 
-ROUND_TO = 8  # kernels are fastest when the numbers of neurons are multiples of this: what a CPU multiplies at once,
+ROUND_TO = 8  # matrix products are fastest when the numbers of neurons are multiples of this
 ROUND_TO_GPU = 16
-ROUND_MAPS_TO_GPU = 32  # the GPU library's gradients of kernels between other numbers of maps take longer
-WORTH_ROUNDING = 64  # neurons of a layer from which that matters
+ROUND_MAPS_TO_GPU = 32  # cuDNN computes gradients of kernels between other numbers of maps more slowly
+WORTH_ROUNDING = 64  # smaller layers are not rounded
 
 
 @dataclass
 class FoldedTrunk:
-    """W_1..W_last among the neurons that vary from image to image, and what the others of the top are.
+    """The trunk restricted to the neurons that vary from image to image, and the constants of its last layer.
 
-    Neurons that vary by dropout alone come last and have no rows in a W_l, only biases.
+    Neurons that vary by dropout alone come last: they have biases but no rows in W_l.
     """
 
     parameters: Parameters
-    neurons: dict[int, Tensor]  # layer -> numbers of the neurons that vary, where not all do
-    varying: Tensor | None = None  # of the neurons of the top that are there, the places of those that vary; None: all, in order
-    constant: Tensor | None = None  # of the others the value
+    neurons: dict[int, Tensor]  # layer -> indices of the neurons that vary; absent if all do
+    varying: Tensor | None = None  # indices of the varying neurons among the kept ones of the last layer; None if all vary
+    constant: Tensor | None = None  # value of each neuron of the last layer, 0 where it varies
 
     def whole(self, h: Tensor) -> Tensor:
-        """The top with all its neurons, from those that vary."""
+        """The last layer with all its kept neurons, from those that vary."""
         if self.varying is None or self.constant is None:
             return h
         everywhere = self.constant.expand(len(h), *h.shape[2:], -1).clone()
@@ -44,15 +44,15 @@ class FoldedTrunk:
 
 
 @torch.no_grad()
-def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tensor], entry: int) -> FoldedTrunk:
-    """The layers up to `entry` without what is constant; `there` are the indices of the kept neurons, where not all are kept.
+def fold_trunk(spec: NetworkSpec, parameters: Parameters, kept: dict[int, Tensor], entry: int) -> FoldedTrunk:
+    """Fold the layers up to `entry`; `kept` holds the indices of the kept neurons of layers where not all are kept.
 
     Nothing is folded where layers meet, or where a padded convolution would see a constant map change at its border.
     """
     if not spec.is_chain:
-        return FoldedTrunk(parameters, dict(there))
+        return FoldedTrunk(parameters, dict(kept))
     weights, biases = list(parameters.weights), list(parameters.biases)
-    norms, neurons = dict(parameters.norms), dict(there)
+    norms, neurons = dict(parameters.norms), dict(kept)
     top = FoldedTrunk(parameters, neurons)
     for l in range(1, entry):
         layer, operations = l + 1, spec.layer(l + 1).ops
@@ -64,7 +64,7 @@ def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tenso
         if any(operation.random for operation in operations):
             varying, constant = torch.cat([reached, torch.nonzero(constant).flatten()]), torch.zeros_like(constant)
         weights[l - 1], biases[l - 1] = weights[l - 1][reached], biases[l - 1][varying]
-        neurons[layer] = there[layer][varying] if layer in there else varying
+        neurons[layer] = kept[layer][varying] if layer in kept else varying
         if layer in norms:
             norms[layer] = norms[layer].part(varying)
         if layer < entry:
@@ -77,7 +77,7 @@ def fold_trunk(spec: NetworkSpec, parameters: Parameters, there: dict[int, Tenso
 
 
 def dead_neurons(spec: NetworkSpec, parameters: Parameters, l: int) -> Tensor:
-    """Whether a neuron of layer l of a chain is 0 for every image: nothing leads into it, and nothing comes of its bias."""
+    """Whether each neuron of layer l of a chain is 0 for every image: no incoming connections, and 0 computed from its bias."""
     if l == 1:
         return torch.zeros(spec.layer(1).size, dtype=torch.bool, device=parameters.biases[0].device)
     value = of_constant(spec.layer(l).ops, parameters.biases[l - 2], parameters.norms.get(l))
@@ -92,7 +92,7 @@ def of_constant(operations: Operations, value: Tensor, norm: Norm | None) -> Ten
 
 
 def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
-    """Of which number a layer's neurons should be a multiple."""
+    """The number of which a layer's number of neurons should be a multiple."""
     if spec.layer(l).size < WORTH_ROUNDING:
         return 1
     if device.type != "cuda":
@@ -100,17 +100,17 @@ def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
     return ROUND_MAPS_TO_GPU if spec.layer(l).group == "conv" else ROUND_TO_GPU
 
 
-def rounded_up(there: Tensor, to: int) -> Tensor:
-    """The neurons marked in `there`, sorted, and as many others as make their number a multiple; at least one. The others reach nothing."""
-    count = int(there.sum())
-    wanted = min(len(there), max(1, -(-count // to) * to))
-    order = torch.sort(there.to(torch.int8), descending=True, stable=True).indices  # those that matter first, each kind by index
+def rounded_up(marked: Tensor, to: int) -> Tensor:
+    """Indices of the marked neurons, sorted, with unmarked ones added up to a multiple of `to`; at least one."""
+    count = int(marked.sum())
+    wanted = min(len(marked), max(1, -(-count // to) * to))
+    order = torch.sort(marked.to(torch.int8), descending=True, stable=True).indices  # marked ones first
     return torch.sort(order[:wanted]).values
 
 
 @dataclass
 class InplaceForward(Training):
-    """Training where nobody needs gradients: values change in place. Neurons without a row in W_l have their bias."""
+    """Training-mode forward without gradients: values change in place. Neurons without a row in W_l take the value of their bias."""
 
     def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         reached, rest = bias.tensor_split([len(weight)])

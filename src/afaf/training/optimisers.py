@@ -16,6 +16,7 @@ from afaf.training.learner import Learner
 from afaf.training.named import Named
 
 Number = float | Tensor  # a captured step reads coefficients from memory
+Buffers = Sequence[Tensor]
 Coefficients = list[tuple[float, ...]]  # of each step of an epoch
 
 
@@ -41,13 +42,7 @@ class SGD:
         return (lr,)
 
     def update(
-        self,
-        tensor: Tensor,
-        gradient: Tensor,
-        decayed: Tensor | None,
-        buffers: Sequence[Tensor],
-        coefficients: Sequence[Number],
-        importance: bool,
+        self, tensor: Tensor, gradient: Tensor, decayed: Tensor | None, buffers: Buffers, coefficients: Sequence[Number], importance: bool
     ) -> Tensor | None:
         """Change a tensor and its buffers in place; `decayed` is 1 where weight decay acts. Returns the step's importance if asked."""
         (lr,) = coefficients
@@ -80,13 +75,7 @@ class AdamW:
         return lr, lr / (1 - self.beta1**step), (1 - self.beta2**step) ** 0.5
 
     def update(
-        self,
-        tensor: Tensor,
-        gradient: Tensor,
-        decayed: Tensor | None,
-        buffers: Sequence[Tensor],
-        coefficients: Sequence[Number],
-        importance: bool,
+        self, tensor: Tensor, gradient: Tensor, decayed: Tensor | None, buffers: Buffers, coefficients: Sequence[Number], importance: bool
     ) -> Tensor | None:
         """See `SGD.update`."""
         lr, corrected_lr, root = coefficients

@@ -25,7 +25,7 @@ from afaf.training.task_data import RngScope, TaskData
 
 @dataclass
 class Workspace:
-    """Parameters, masks and importances in the coordinates of the neurons that are there."""
+    """Parameters, masks and importances of the kept neurons: all of them, or those that matter to the task."""
 
     spec: NetworkSpec  # of the whole network: kinds, kernels, operations
     plan: LearningPlan
@@ -37,8 +37,8 @@ class Workspace:
     norm_neurons: dict[int, Tensor] | None
     grad_mask: dict[int, Tensor]
     entry: int = 1  # steps begin at this layer; below is a trunk that does not train
-    neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> numbers of the neurons that are there, where not all are
-    rows: Tensor | None = None  # output rows that are there, where not all are; the others answer with their bias,
+    neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> indices of the kept neurons; absent if all are kept
+    rows: Tensor | None = None  # indices of the kept output rows, None if all are; the others answer with their bias,
     resting: Tensor | None = None  # which is here, for all rows
     buffers: Named = field(default_factory=dict)  # the optimiser's, by BUFFER/PARAMETER
     coefficients: Sequence[Number] = ()  # the optimiser's, of the present step

@@ -1,4 +1,4 @@
-"""How a network behaves in a step on CUDA: as in any training, with bias, ReLU, dropout and pool in one kernel each way."""
+"""The forward pass of a training step on CUDA: bias, ReLU, dropout and pool are one kernel forward and one backward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from afaf.network.forward import Observer, Operations, Training
 from afaf.network.ops import FusedKernel, Norm, fuse
 from afaf.network.spec import Edge
 from afaf.training.compact import neurons_last
-from afaf.training.cuda.gradients import Activate, Backward, FirstConvReLU, Product
+from afaf.training.cuda.gradients import Activate, Backward, EdgeProduct, FirstConvReLU
 from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
 
 
@@ -25,17 +25,9 @@ class Fused(Training):
     backward: Backward | None = None
 
     def neurons_above(
-        self,
-        edge: Edge,
-        layer: int,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        operations: Operations,
-        norms: dict[int, Norm],
-        observe: Observer | None,
+        self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
     ) -> Tensor:
-        kernel, rest = fuse(operations, FusedKernel())
+        layer, (kernel, rest) = edge.target, fuse(operations, FusedKernel())
         if not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
             z = self._product(edge, layer - 1, h, weight)
             z = z.flatten(1) if not edge.product.maps else z.permute(0, 3, 1, 2)
@@ -59,7 +51,7 @@ class Fused(Training):
         """W_l h, as (images, height, width, neurons); the bias is left to the activation."""
         maps = edge.product.maps
         factor = h.to(compute_weight.dtype).contiguous(memory_format=torch.channels_last) if maps else h.flatten(1).to(compute_weight.dtype)
-        z: Tensor = Product.apply(factor, compute_weight, maps, l, self.backward)  # type: ignore[no-untyped-call]
+        z: Tensor = EdgeProduct.apply(factor, compute_weight, maps, l, self.backward)  # type: ignore[no-untyped-call]
         return z if maps else z[:, None, None, :]
 
     def _activate(self, kernel: FusedKernel, layer: int, z: Tensor, bias: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from afaf.training.cuda.streams import SideStream
 
 
 class Mover(Protocol):
-    """What moves weights and biases once their gradients are known."""
+    """Updates weights and biases as soon as their gradients are known."""
 
     def move(self, l: int, gradient: Tensor) -> None: ...
     def learn(self, l: int, above: Tensor, h: Tensor) -> None: ...
@@ -37,7 +37,7 @@ class Backward:
     biases: frozenset[int]
 
 
-class Product(torch.autograd.Function):
+class EdgeProduct(torch.autograd.Function):
     """h times compute weights: rows of neurons, or (`maps`) maps, channels last."""
 
     @staticmethod
@@ -108,7 +108,7 @@ class FirstConvReLU(torch.autograd.Function):
 
 
 class Activate(torch.autograd.Function):
-    """Bias, ReLU, dropout and pool of (images, height, width, neurons); no gradient through neurons that `passes` cuts."""
+    """Bias, ReLU, dropout and pool of (images, height, width, neurons); no gradient through neurons where `grad_mask` is 0."""
 
     @staticmethod
     def forward(

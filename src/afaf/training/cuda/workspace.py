@@ -126,9 +126,9 @@ class MixedPrecisionWorkspace(Workspace):
             return
         if penalty is not None and (plan.clip is None or penalty.on_weights):
             return
-        there = torch.arange(rows, device=device) if self.rows is None else self.rows
+        kept = torch.arange(rows, device=device) if self.rows is None else self.rows
         place = torch.full((rows,), -1, dtype=torch.int32, device=device)
-        place[there] = torch.arange(len(there), dtype=torch.int32, device=device)
+        place[kept] = torch.arange(len(kept), dtype=torch.int32, device=device)
         counted = torch.zeros(rows, dtype=torch.int32, device=device)
         counted[list(over)] = 1
         resting = self.parameters.biases[-1] if self.resting is None else self.resting

@@ -45,7 +45,7 @@ def _activate(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
-    there = (r < rows)[:, None] & (c < neurons)[None, :]
+    inside = (r < rows)[:, None] & (c < neurons)[None, :]
     image = r // (out_height * out_width)
     place = r % (out_height * out_width)
     bias = tl.load(bias_at + c, mask=c < neurons, other=0.0)
@@ -66,7 +66,7 @@ def _activate(  # type: ignore[no-untyped-def]
             y = place // out_width
             x = place % out_width
         at = ((image * height + y) * width + x).to(tl.int64)[:, None] * neurons + c[None, :]
-        value = tl.load(z_at + at, mask=there, other=0.0).to(tl.float32) + bias[None, :]
+        value = tl.load(z_at + at, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
         if DROPOUT:
             position = y * width + x
             word = (number[None, :] * words + (position // 2)[:, None]).to(tl.uint32, bitcast=True)
@@ -77,9 +77,9 @@ def _activate(  # type: ignore[no-untyped-def]
         best = tl.where(better, value, best)
         winner = tl.where(better, k, winner)
     out = (image.to(tl.int64) * to_image + place * to_place)[:, None] + (c * to_neuron)[None, :]
-    tl.store(h_at + out, best, mask=there)
+    tl.store(h_at + out, best, mask=inside)
     if POOL:
-        tl.store(winner_at + out, winner.to(tl.int8), mask=there)
+        tl.store(winner_at + out, winner.to(tl.int8), mask=inside)
 
 
 @jit
@@ -96,23 +96,23 @@ def _deactivate(  # type: ignore[no-untyped-def]
     total = tl.zeros((NEURONS,), dtype=tl.float32)
     for tile in range(tiles):
         r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
-        there = (r < rows)[:, None] & (c < neurons)[None, :]
+        inside = (r < rows)[:, None] & (c < neurons)[None, :]
         image = r // (out_height * out_width)
         place = r % (out_height * out_width)
         out = (image.to(tl.int64) * to_image + place * to_place)[:, None] + (c * to_neuron)[None, :]
-        gradient = tl.load(above_at + out, mask=there, other=0.0).to(tl.float32) * scale
+        gradient = tl.load(above_at + out, mask=inside, other=0.0).to(tl.float32) * scale
         if POOL:
-            winner = tl.load(saved_at + out, mask=there, other=NO_WINNER)
+            winner = tl.load(saved_at + out, mask=inside, other=NO_WINNER)
             gradient = tl.where(winner < NO_WINNER, gradient, 0.0)
             for k in tl.static_range(4):
                 y = (place // out_width) * 2 + k // 2
                 x = (place % out_width) * 2 + k % 2
                 at = ((image * height + y) * width + x).to(tl.int64)[:, None] * neurons + c[None, :]
-                tl.store(below_at + at, tl.where(winner == k, gradient, 0.0), mask=there)
+                tl.store(below_at + at, tl.where(winner == k, gradient, 0.0), mask=inside)
         else:
-            h = tl.load(saved_at + out, mask=there, other=0.0)
+            h = tl.load(saved_at + out, mask=inside, other=0.0)
             gradient = tl.where(h > 0, gradient, 0.0)
-            tl.store(below_at + r.to(tl.int64)[:, None] * neurons + c[None, :], gradient, mask=there)
+            tl.store(below_at + r.to(tl.int64)[:, None] * neurons + c[None, :], gradient, mask=inside)
         total += tl.sum(gradient, axis=0)
     if MOVE:
         moved = tl.load(lr_at) * tl.load(moving_at + c, mask=c < neurons, other=0.0) * total
@@ -127,8 +127,8 @@ def _add_up(  # type: ignore[no-untyped-def]
 ):
     p = tl.arange(0, PARTS)
     c = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
-    there = (p < parts)[:, None] & (c < neurons)[None, :]
-    total = tl.sum(tl.load(parts_at + p[:, None] * neurons + c[None, :], mask=there, other=0.0), axis=0)
+    inside = (p < parts)[:, None] & (c < neurons)[None, :]
+    total = tl.sum(tl.load(parts_at + p[:, None] * neurons + c[None, :], mask=inside, other=0.0), axis=0)
     if MOVE:
         moving = tl.load(moving_at + c, mask=c < neurons, other=0.0)
         total = tl.load(sum_at + c, mask=c < neurons, other=0.0) - tl.load(lr_at) * moving * total

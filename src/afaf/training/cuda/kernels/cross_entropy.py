@@ -14,7 +14,7 @@ from afaf.training.cuda.kernels.language import jit, tl, triton
 class LossBuffers:
     """Where the fused cross-entropy reads classes and biases, and where it stores losses and right answers, by step."""
 
-    place: Tensor  # of each class among the rows that are there, or -1
+    place: Tensor  # of each class among the kept rows, or -1
     counted: Tensor  # 1 for classes that enter the softmax
     resting: Tensor  # biases of all classes
     step: Tensor  # the number of the step, on the device
@@ -34,10 +34,10 @@ def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     place = tl.load(place_at + c, mask=c < classes, other=-1)
     own = place >= 0
     counted = tl.load(counted_at + c, mask=c < classes, other=0) > 0
-    there = (n < images)[:, None] & own[None, :]
+    inside = (n < images)[:, None] & own[None, :]
     at = n[:, None] * rows + place[None, :]
     bias = tl.load(bias_at + place, mask=own, other=0.0) + tl.load(resting_at + c, mask=(c < classes) & (place < 0), other=0.0)
-    logits = tl.load(z_at + at, mask=there, other=0.0).to(tl.float32) + bias[None, :]
+    logits = tl.load(z_at + at, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
     logits = tl.where(counted[None, :], logits, -float("inf"))
     label = tl.load(labels_at + n, mask=n < images, other=0)
     target = label[:, None] == c[None, :]
@@ -48,7 +48,7 @@ def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     first = tl.min(tl.where(logits == highest[:, None], c[None, :], CLASSES), axis=1)  # of several that are highest
     gradient = (power / total[:, None] - tl.where(target, 1.0, 0.0)) / images
     gradient = tl.where((n < images)[:, None] & counted[None, :], gradient, 0.0)
-    tl.store(gradient_at + at, gradient, mask=there)
+    tl.store(gradient_at + at, gradient, mask=inside)
     if MOVE:
         moved = tl.load(lr_at) * tl.load(moving_at + place, mask=own, other=0.0) * tl.sum(gradient, axis=0)
         tl.store(bias_at + place, tl.load(bias_at + place, mask=own, other=0.0) - moved, mask=own)

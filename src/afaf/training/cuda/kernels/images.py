@@ -41,10 +41,10 @@ def _crops(  # type: ignore[no-untyped-def]
     x = tl.where(_below(keys_at + 4, sample, 2) == 1, width - 1 - x, x) + _below(keys_at + 2, sample, 2 * PAD + 1) - PAD
     y = height - 1 - tl.abs(height - 1 - tl.abs(y))  # mirrored at the border
     x = width - 1 - tl.abs(width - 1 - tl.abs(x))
-    there = v < values
-    pixel = tl.load(images_at + number.to(tl.int64) * to_image + channel * to_channel + y * to_row + x * to_column, mask=there, other=0)
-    mean, std = tl.load(mean_at + channel, mask=there, other=0.0), tl.load(std_at + channel, mask=there, other=1.0)
-    tl.store(crops_at + n * values + v, (pixel.to(tl.float32) - mean) / std, mask=there)
+    inside = v < values
+    pixel = tl.load(images_at + number.to(tl.int64) * to_image + channel * to_channel + y * to_row + x * to_column, mask=inside, other=0)
+    mean, std = tl.load(mean_at + channel, mask=inside, other=0.0), tl.load(std_at + channel, mask=inside, other=1.0)
+    tl.store(crops_at + n * values + v, (pixel.to(tl.float32) - mean) / std, mask=inside)
 
 
 @jit
@@ -54,8 +54,8 @@ def _fetch(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     first = tl.load(cursor_at)
     v = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
-    there = v < images * values
-    tl.store(h_at + v, tl.load(features_at + first * values + v, mask=there), mask=there)
+    inside = v < images * values
+    tl.store(h_at + v, tl.load(features_at + first * values + v, mask=inside), mask=inside)
     if tl.program_id(0) == 0:
         n = tl.arange(0, IMAGES)
         tl.store(batch_labels_at + n, tl.load(labels_at + first + n, mask=n < images), mask=n < images)
@@ -100,10 +100,10 @@ def _look_back(  # type: ignore[no-untyped-def]
     total = tl.zeros((NEURONS, VALUES), dtype=tl.float32)
     for tile in range(tiles):
         r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
-        there = (r < rows)[None, :] & (c < neurons)[:, None]
+        inside = (r < rows)[None, :] & (c < neurons)[:, None]
         at = r.to(tl.int64)[None, :] * neurons + c[:, None]
-        above = tl.load(above_at + at, mask=there, other=0.0)
-        above = tl.where(tl.load(h_at + at, mask=there, other=0.0) > 0, above, 0.0)
+        above = tl.load(above_at + at, mask=inside, other=0.0)
+        above = tl.where(tl.load(h_at + at, mask=inside, other=0.0) > 0, above, 0.0)
         seen = _patches(images_at, r, v, rows, values, channels, height, width, out_height, out_width, size)
         total = tl.dot(above, seen.to(above.dtype), total, input_precision=PRECISION)
     if CUT:

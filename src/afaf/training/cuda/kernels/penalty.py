@@ -24,16 +24,16 @@ class WeightPenalty:
 
 @jit
 def _penalty_grad_norm(  # type: ignore[no-untyped-def]
-    gradient_at, weight_at, importance_at, anchor_at, parts_at, strength, count, HELD: tl.constexpr, SIZE: tl.constexpr
+    gradient_at, weight_at, importance_at, anchor_at, parts_at, strength, count, PENALISED: tl.constexpr, SIZE: tl.constexpr
 ):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = at < count
-    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
-    if HELD:
-        away = tl.load(weight_at + at, mask=there, other=0.0) - tl.load(anchor_at + at, mask=there, other=0.0)
-        pull = strength * tl.load(importance_at + at, mask=there, other=0.0) * away
-        gradient += pull
-        tl.store(parts_at + 2 * tl.program_id(0) + 1, tl.sum(pull * away, axis=0) / 2)
+    inside = at < count
+    gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
+    if PENALISED:
+        distance = tl.load(weight_at + at, mask=inside, other=0.0) - tl.load(anchor_at + at, mask=inside, other=0.0)
+        penalty_grad = strength * tl.load(importance_at + at, mask=inside, other=0.0) * distance
+        gradient += penalty_grad
+        tl.store(parts_at + 2 * tl.program_id(0) + 1, tl.sum(penalty_grad * distance, axis=0) / 2)
     else:
         tl.store(parts_at + 2 * tl.program_id(0) + 1, 0.0)
     tl.store(parts_at + 2 * tl.program_id(0), tl.sum(gradient * gradient, axis=0))
@@ -55,42 +55,42 @@ def _penalised_step(  # type: ignore[no-untyped-def]
 ):
     lr = tl.load(lr_at)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = at < count
-    weight = tl.load(weight_at + at, mask=there, other=0.0)
-    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
-    anchor = tl.load(anchor_at + at, mask=there, other=0.0)
-    strong = strength * tl.load(importance_at + at, mask=there, other=0.0)
+    inside = at < count
+    weight = tl.load(weight_at + at, mask=inside, other=0.0)
+    gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
+    anchor = tl.load(anchor_at + at, mask=inside, other=0.0)
+    stiffness = strength * tl.load(importance_at + at, mask=inside, other=0.0)
     if PROXIMAL:
         weight -= lr * tl.load(scale_at) * gradient
-        weight += lr * strong / (1 + lr * strong) * (anchor - weight)
+        weight += lr * stiffness / (1 + lr * stiffness) * (anchor - weight)
     else:
-        weight -= lr * tl.load(scale_at) * (gradient + strong * (weight - anchor))
-    tl.store(weight_at + at, weight, mask=there)
-    tl.store(compute_at + at, weight, mask=there)
+        weight -= lr * tl.load(scale_at) * (gradient + stiffness * (weight - anchor))
+    tl.store(weight_at + at, weight, mask=inside)
+    tl.store(compute_at + at, weight, mask=inside)
 
 
-def penalty_grad_norm(gradient: Tensor, weight: Tensor, held: WeightPenalty | None) -> Tensor:
+def penalty_grad_norm(gradient: Tensor, weight: Tensor, penalty: WeightPenalty | None) -> Tensor:
     """(squared norm of the gradient, value of the penalty); unless it is proximal, the penalty's gradient is included."""
-    penalty = held is not None and not held.proximal
-    importance, anchor, strength = (held.importance, held.anchor, held.strength) if held is not None else (weight, weight, 0.0)
+    importance, anchor, strength = (penalty.importance, penalty.anchor, penalty.strength) if penalty else (weight, weight, 0.0)
     programs = triton.cdiv(weight.numel(), SIZE)
     parts = torch.empty(programs, 2, dtype=torch.float32, device=weight.device)
-    _penalty_grad_norm[(programs,)](like(weight, gradient), weight, importance, anchor, parts, strength, weight.numel(), penalty, SIZE)
+    penalised = penalty is not None and not penalty.proximal
+    _penalty_grad_norm[(programs,)](like(weight, gradient), weight, importance, anchor, parts, strength, weight.numel(), penalised, SIZE)
     return parts.sum(0)
 
 
-def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, held: WeightPenalty, lr: Tensor, scale: Tensor) -> None:
+def penalised_step(weight: Tensor, compute_weight: Tensor, gradient: Tensor, penalty: WeightPenalty, lr: Tensor, scale: Tensor) -> None:
     """w <- w - lr scale (g + the penalty's gradient), or w - lr scale g and then the proximal step; the compute weights, too."""
     _penalised_step[(triton.cdiv(weight.numel(), SIZE),)](
         weight,
         compute_weight,
         like(weight, gradient),
-        held.importance,
-        held.anchor,
+        penalty.importance,
+        penalty.anchor,
         scale,
         lr,
-        held.strength,
+        penalty.strength,
         weight.numel(),
-        held.proximal,
+        penalty.proximal,
         SIZE,
     )

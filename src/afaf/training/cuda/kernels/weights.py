@@ -93,12 +93,12 @@ def _update_listed(  # type: ignore[no-untyped-def]
     k = tl.program_id(0) * LISTED + tl.arange(0, LISTED)
     b = tl.arange(0, BLOCK)
     connection = tl.load(listed_at + k, mask=k < count, other=0)
-    there = (k < count)[:, None] & (b < block)[None, :]
+    inside = (k < count)[:, None] & (b < block)[None, :]
     at = connection[:, None] * block + b[None, :]
-    gradient = tl.load(gradient_at + at, mask=there, other=0.0).to(tl.float32)
-    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
-    tl.store(weight_at + at, weight, mask=there)
-    tl.store(compute_at + at, weight, mask=there)
+    gradient = tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=inside)
+    tl.store(compute_at + at, weight, mask=inside)
     if IMPORTANCE:
         running = tl.load(connections_at + connection, mask=k < count, other=0.0) + lr * tl.sum(gradient * gradient, axis=1)
         tl.store(connections_at + connection, running, mask=k < count)
@@ -120,16 +120,16 @@ def _learn(  # type: ignore[no-untyped-def]
         above = tl.load(above_at + n[None, :] * outputs + o[:, None], mask=(n < images)[None, :] & (o < outputs)[:, None], other=0.0)
         h = tl.load(h_at + n[:, None] * inputs + i[None, :], mask=(n < images)[:, None] & (i < inputs)[None, :], other=0.0)
         gradient = tl.dot(above, h, gradient, input_precision=PRECISION)
-    there = (o < outputs)[:, None] & (i < inputs)[None, :]
+    inside = (o < outputs)[:, None] & (i < inputs)[None, :]
     at = o[:, None] * inputs + i[None, :]
-    gradient *= tl.load(moving_at + at, mask=there, other=0.0)
-    weight = tl.load(weight_at + at, mask=there, other=0.0) - lr * gradient
-    tl.store(weight_at + at, weight, mask=there)
-    tl.store(compute_at + at, weight, mask=there)
+    gradient *= tl.load(moving_at + at, mask=inside, other=0.0)
+    weight = tl.load(weight_at + at, mask=inside, other=0.0) - lr * gradient
+    tl.store(weight_at + at, weight, mask=inside)
+    tl.store(compute_at + at, weight, mask=inside)
     if IMPORTANCE:
-        running = tl.load(connections_at + at, mask=there, other=0.0) + lr * gradient * gradient
-        tl.store(connections_at + at, running, mask=there)
-        tl.store(history_at + at, tl.load(history_at + at, mask=there, other=0.0) + running, mask=there)
+        running = tl.load(connections_at + at, mask=inside, other=0.0) + lr * gradient * gradient
+        tl.store(connections_at + at, running, mask=inside)
+        tl.store(history_at + at, tl.load(history_at + at, mask=inside, other=0.0) + running, mask=inside)
 
 
 def update(
