@@ -129,7 +129,7 @@ def make_models(work: Path) -> None:
 
 def make_runs(work: Path) -> None:
     for name in ("half", "nested", "garbled", "linked", "piped"):
-        shutil.copytree(work / "runs" / "seed-0", work / name)
+        shutil.copytree(work / "runs" / "finetune" / "0", work / name)
     for path in ("results.json", "model.safetensors"):
         (work / "half" / path).unlink()
     with (work / "nested" / "log.jsonl").open("a") as log:

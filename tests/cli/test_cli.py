@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.errors import FAULT
-from afaf.cli.main import app, results_table
+from afaf.cli.main import app
 from afaf.cli.progress import ProgressDisplay
+from afaf.cli.runs import results_table
 from afaf.errors import RunError
 from afaf.runs.events import Warned
 from afaf.runs.job import Job
@@ -78,7 +80,36 @@ def test_several_seeds_leave_a_folder_each(tmp_path: Path) -> None:
     assert last["mean"]["acc"] == pytest.approx(sum(accs) / 2)
     assert last["std"]["acc"] == pytest.approx(abs(accs[0] - accs[1]) / 2**0.5)
     for seed in (0, 1):
-        assert (tmp_path / f"seed-{seed}" / "results.json").exists()
+        assert (tmp_path / "finetune" / f"{seed}" / "results.json").exists()
+
+
+def test_methods_are_compared_over_the_same_seeds(tmp_path: Path) -> None:
+    """One command, a folder for each method and seed; the table has paired differences; the page has every method of every stream."""
+    command = ["run", "split-digits", "finetune", "ridge", "--seeds", "2", *QUICK, "--out", str(tmp_path / "a"), "--json"]
+    result = runner.invoke(app, command)
+    assert result.exit_code == 0, result.output
+    methods = json.loads(result.stdout.splitlines()[-1])["methods"]
+    accs = {name: [run["acc"] for run in summary["runs"]] for name, summary in methods.items()}
+    assert [run["seed"] for summary in methods.values() for run in summary["runs"]] == [0, 1, 0, 1]
+    difference = sum(a - b for a, b in zip(accs["ridge"], accs["finetune"], strict=True)) / 2
+    assert f"{difference:+.2f}" in result.stdout
+    assert runner.invoke(app, ["run", "digit-pairs", "ridge", "finetune", *QUICK, "--out", str(tmp_path / "b")]).exit_code == 0
+    page = tmp_path / "page.html"
+    assert runner.invoke(app, ["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)]).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert {'id="stream-split-digits"', 'id="stream-digit-pairs"'} <= set(re.findall(r'id="stream-[^"]+"', text))
+    assert f"{sum(accs['ridge']) / 2:.2f}" in text
+    assert runner.invoke(app, ["run", "split-digits", "ridge", "ridge", *QUICK]).exit_code == 2
+
+
+def test_seeds_that_an_earlier_version_began_are_found_where_it_put_them(tmp_path: Path) -> None:
+    command = ["run", "split-digits", "finetune", "--seeds", "2", *QUICK, "--out", str(tmp_path)]
+    settings = {"learn.epochs": 1, "learn.batch_size": 32, "run.images": 20}
+    afaf.run("split-digits", "finetune", device="cpu", out=tmp_path / "seed-0", settings=settings)
+    before = (tmp_path / "seed-0" / "log.jsonl").read_bytes()
+    assert runner.invoke(app, command).exit_code == 0
+    assert (tmp_path / "seed-0" / "log.jsonl").read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "finetune").iterdir()) == ["1"]
 
 
 def test_the_same_command_again_says_what_is_there_and_what_to_type(tmp_path: Path) -> None:
@@ -153,14 +184,14 @@ def test_seeds_resume_what_is_missing(tmp_path: Path) -> None:
     """One seed is finished, one was interrupted, one is missing; a run of other settings is not mistaken for one of them."""
     command = ["run", "split-digits", "finetune", "--seeds", "3", *QUICK, "--out", str(tmp_path), "--json"]
     assert runner.invoke(app, [*command[:3], "--seeds", "2", *command[5:]]).exit_code == 0
-    finished = (tmp_path / "seed-0" / "log.jsonl").read_bytes()
-    (tmp_path / "seed-1" / "results.json").unlink()
+    finished = (tmp_path / "finetune" / "0" / "log.jsonl").read_bytes()
+    (tmp_path / "finetune" / "1" / "results.json").unlink()
     result = runner.invoke(app, command)
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert [run["seed"] for run in last["runs"]] == [0, 1, 2]
-    assert (tmp_path / "seed-0" / "log.jsonl").read_bytes() == finished
-    assert '"resumed"' in (tmp_path / "seed-1" / "log.jsonl").read_text()
+    assert (tmp_path / "finetune" / "0" / "log.jsonl").read_bytes() == finished
+    assert '"resumed"' in (tmp_path / "finetune" / "1" / "log.jsonl").read_text()
     other = runner.invoke(app, [*command, "--set", "learn.lr=0.01"])
     assert other.exit_code == 2
     assert "learn.lr is 0.05 there, 0.01 here" in " ".join(other.stderr.split())

@@ -107,8 +107,8 @@ def test_runs_side_by_side_end_with_their_epoch_when_asked_to(number: int, code:
     printed = tmp_path / "printed.txt"
     begun = tmp_path / "begun"
     tell = (
-        "import pathlib\nfrom afaf.cli.reproduce import GridDisplay\n"
-        f"GridDisplay._show_time_left = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
+        "import pathlib\nfrom afaf.cli.progress import GridDisplay\n"
+        f"GridDisplay._advance = lambda *_: pathlib.Path({str(begun)!r}).touch()\n"
     )
     process = forks.start([*asked, "--device", "cpu", "--set", "learn.epochs=4000"], printed, first=tell)
     until = time.monotonic() + 60

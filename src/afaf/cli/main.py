@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.consoles import new_console, work_is_done
+from afaf.cli.consoles import new_console
 from afaf.cli.data import data_app
 from afaf.cli.errors import Commands
 from afaf.cli.lifelong import add_lifelong
@@ -38,13 +37,13 @@ console = new_console()
 stderr = new_console(stderr=True)
 
 RunStream = Annotated[str | None, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
-RunMethod = Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them.")]
 StreamName = Annotated[str, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
 MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists them.")]
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, or the config.json of a run.")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
+AtOnceOption = Annotated[int | None, typer.Option("--jobs-at-once", help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
@@ -64,121 +63,53 @@ def main_options(
 @app.command(rich_help_panel=RUNS)
 def run(
     stream: RunStream = None,
-    method: RunMethod = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="One or more methods: `afaf methods` lists them.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of a single run (default 0).", min=0)] = None,
-    seeds: Annotated[int | None, typer.Option(help="Run seeds 0..N-1, a folder each; those done are not repeated.", **SEEDS)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Run seeds 0..N-1 of each method; runs that are done are not repeated.", **SEEDS)
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED); of several runs OUT/METHOD/SEED.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
+    jobs_at_once: AtOnceOption = None,
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
     json_: JsonOption = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write events for TensorBoard into the run folder.")] = False,
 ) -> None:
-    """Learn a stream with a method, one task after the other."""
+    """Learn a stream with one or more methods, one task after the other. `afaf report` compares the runs."""
+    from afaf.cli.runs import resume_run, run_methods
+
+    if resume is not None:
+        given = stream or methods or seed is not None or seeds is not None or out or config or precision or tensorboard or jobs_at_once
+        if given:
+            raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
+        resume_run(console, stderr, resume, device, set_, data, as_json=json_)
+        return
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
-    if resume is not None:
-        if stream or method or seed is not None or seeds is not None or out or config or precision or tensorboard:
-            raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
-        _resume(resume, device, set_, data, json_)
-        return
-    if stream is None or method is None:
+    if stream is None or not methods:
         raise ConfigError("name a stream and a method, for example `afaf run split-digits afaf`, or a run to go on with: --resume RUN")
-    from afaf.cli.progress import ProgressDisplay
-    from afaf.cli.runs import run_all
-    from afaf.cli.signals import stopping
-    from afaf.runs.job import Job
-    from afaf.runs.results import Summary
-
-    settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
-    numbers = list(range(seeds)) if seeds is not None else [seed or 0]
-    folders = [run_folder(out, stream, method, number, several=seeds is not None) for number in numbers]
-    several = seeds is not None  # then what is there already is not repeated
-    jobs = [
-        Job(stream, method, number, settings, config, device or "auto", data, folder, resume=several)
-        for number, folder in zip(numbers, folders, strict=True)
-    ]
-    again = "all seeds: the same command again goes on with what is missing" if several else ""
-    with stopping(again) as stop, ProgressDisplay(stderr) as display:
-        results = run_all(jobs, display, stop, tensorboard=tensorboard)
-    summary = Summary(results)
-    show_results(summary)
-    if json_:
-        print(json.dumps(summary.to_dict() if seeds is not None else results[0].to_dict(), allow_nan=False))
-
-
-def _resume(folder: Path, device: str | None, settings: list[str], data: Path | None, as_json: bool) -> None:
-    """Go on with one run."""
-    from afaf.api import resume
-    from afaf.cli.progress import ProgressDisplay
-    from afaf.cli.signals import stopping
-    from afaf.runs.results import Summary
-
-    finished = (folder / "results.json").exists()
-    with stopping() as stop, ProgressDisplay(stderr) as display:
-        result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
-    if finished:
-        stderr.print("the run was finished already: these are its results", highlight=False)
-    show_results(Summary([result]))
-    if as_json:
-        print(json.dumps(result.to_dict(), allow_nan=False))
-
-
-def show_results(summary: Any) -> None:
-    """The headline numbers of runs, and where they are."""
-    with work_is_done():
-        console.print(results_table(summary))
-        for result in summary.runs:
-            console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
-
-
-def run_folder(out: Path | None, stream: str, method: str, seed: int, *, several: bool) -> Path:
-    """Where a run goes: `--out` itself, a folder per seed in it for several seeds, or a name under runs/."""
-    if out is None:
-        return Path("runs") / f"{file_name(stream)}-{method}-{seed}"
-    return out / f"seed-{seed}" if several else out
-
-
-def file_name(stream: str) -> str:
-    """A stream's name without what a file name should not hold: folder:PATH has slashes."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
-
-
-def results_table(summary: Any) -> Table:
-    """The headline numbers of one or more runs of one method."""
-    first = summary.runs[0]
-    table = Table(title=escape(f"{first.stream}: {first.method}"), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    columns = {
-        "ACC": "acc",
-        "BWT": "bwt",
-        "LA": "la",
-        "task-IL": "acc_task_il",
-        "task\nid": "task_id_accuracy",
-    }
-    if any(run.R_task_il_unmasked is not None for run in summary.runs):
-        columns["task-IL\nall"] = "acc_task_il_unmasked"
-    table.add_column("seed")
-    for name in columns:
-        table.add_column(name, justify="right")
-    table.add_column("#params", justify="right")
-    table.add_column("share", justify="right")  # of the dense network's
-    table.add_column("time\n(s)", justify="right")
-    for result in summary.runs:
-        numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
-        share = result.params / result.dense_params
-        table.add_row(str(result.seed), *numbers, f"{result.params:,}", f"{share:.3f}", f"{result.seconds:.1f}")
-    if len(summary.runs) > 1:
-        table.add_section()
-        for name, over_seeds in (("mean", summary.mean), ("std", summary.std)):
-            table.add_row(name, *(_number(over_seeds[attribute]) for attribute in columns.values()), "", "", "")
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    run_methods(
+        console,
+        stderr,
+        stream,
+        methods,
+        seed=seed,
+        seeds=seeds,
+        device=device or "auto",
+        out=out,
+        jobs_at_once=jobs_at_once,
+        settings=[*set_, *([f"run.precision={precision}"] if precision else [])],
+        config=config,
+        data=data,
+        as_json=json_,
+        tensorboard=tensorboard,
+    )
 
 
 @app.command(rich_help_panel=RUNS)
@@ -257,7 +188,7 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
     missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
     limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
-    jobs_at_once: Annotated[int | None, typer.Option(help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)] = None,
+    jobs_at_once: AtOnceOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     results: Annotated[
@@ -300,19 +231,19 @@ def reproduce(
 
 @app.command(rich_help_panel=RUNS)
 def report(
-    source: Annotated[Path, typer.Argument(help="A run folder, a folder of runs that differ in their seed, or a folder of results.")],
-    out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in that folder).")] = None,
+    sources: Annotated[list[Path], typer.Argument(help="Run folders, folders that hold runs, or a folder of results.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in the folder that holds them all).")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also put the figures there as SVG and PDF, for a paper.")] = None,
     force: ForceOption = False,
 ) -> None:
-    """One self-contained HTML page of a run, of its seeds, or of a folder of results."""
+    """One self-contained HTML page of a run, of its seeds, of any runs compared, or of a folder of results."""
     from afaf.report.page import write_report
 
-    console.print(f"wrote {escape(str(write_report(source, out, force=force)))}", soft_wrap=True, highlight=False)
+    console.print(f"wrote {escape(str(write_report(sources, out, force=force)))}", soft_wrap=True, highlight=False)
     if figures is not None:
         from afaf.report.for_papers import write_figures
 
-        for path in write_figures(source, figures, force=force):
+        for path in write_figures(sources, figures, force=force):
             console.print(f"wrote {escape(str(path))}", soft_wrap=True, highlight=False)
 
 
@@ -328,6 +259,7 @@ def streams(
 
     if name is not None:
         from afaf.cli.datasets import show_stream
+        from afaf.cli.runs import file_name
 
         show_stream(name, data, out or Path(f"{file_name(name)}.png"), force=force)
         return

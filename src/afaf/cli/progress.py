@@ -1,7 +1,10 @@
-"""Progress bars of runs on a terminal; without one, only warnings are printed."""
+"""The progress of one run, and of many at once."""
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -17,12 +20,24 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from afaf.runs.events import EpochEnded, Event, JobStarted, RunResumed, RunStarted, TaskEnded, TaskStarted, Warned
+from afaf.runs.events import (
+    EpochEnded,
+    Event,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    RunResumed,
+    RunStarted,
+    TaskEnded,
+    TaskStarted,
+    Warned,
+)
 from afaf.runs.job import Job
 
 
 class ProgressDisplay:
-    """A bar for the stream and one for the current task, with loss, accuracy and time left; a line for each task learned."""
+    """One run. On a terminal a bar for the stream and one for the current task, and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -92,31 +107,123 @@ class ProgressDisplay:
             self.console.print(text, highlight=False)
 
 
-class RunBars:
-    """A bar for each of several runs at once, over the epochs of all its tasks."""
+class GridDisplay:
+    """Many runs. On a terminal a bar for all of them and one for each in progress; everywhere a line for each run that ends."""
 
-    def __init__(self, progress: Progress):
-        self.progress = progress
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        *,
+        already: int = 0,
+        jobs_at_once: int = 1,
+        seconds_left: Callable[[], float | None] | None = None,
+    ):
+        self.console = console
+        self.total, self.done, self.failed, self.jobs_at_once = total, already, 0, jobs_at_once
+        self.seconds_left = seconds_left or self._from_those_done
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.whole = self.progress.add_task("[bold]all runs[/]", total=total, completed=already, note="")
         self.bars: dict[str, TaskID] = {}
+        self.began: dict[str, float] = {}
+        self.seconds: list[float] = []  # of runs that ended
+        self.messages: set[str] = set()
+
+    def __enter__(self) -> GridDisplay:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
 
     def on_event(self, event: Event) -> None:
         name = run_name(event.job)
-        if isinstance(event, JobStarted):
-            self.bars[name] = self.progress.add_task(escape(name), total=None, note="loading")
-        if name not in self.bars:
-            return
-        bar = self.bars[name]
+        match event:
+            case JobStarted():
+                if name not in self.bars:  # it may start again, after its worker died
+                    self.bars[name] = self.progress.add_task(escape(name), total=None, note="loading")
+                self.began[name] = time.monotonic()
+                self._show_counts()
+            case JobFinished(results=results):
+                metrics = {"ACC": results.acc, "BWT": results.bwt, "task-IL": results.acc_task_il}
+                self.ended(event.job, headline(metrics, results.seconds, len(results.warnings)))
+            case JobFailed(error=error):
+                self._remove(event.job)
+                self.failed += 1
+                self._show_counts()
+                if str(error) not in self.messages:  # one cause often stops all runs of a stream
+                    self.print(f"not done: {name}: {error}")
+                self.messages.add(str(error))
+            case JobStopped():
+                self._remove(event.job)
+                self.print(f"stopped before its end: {name}")
+            case Warned(message=message):
+                self.print(f"warning: {name}: {message}")
+            case RunStarted() | RunResumed() | EpochEnded() if name in self.bars:
+                self._advance(self.bars[name], event)
+
+    def ended(self, job: Job, outcome: str) -> None:
+        """Count a run that ended and print its outcome."""
+        self._remove(job)
+        self.done += 1
+        self._show_counts()
+        self.print(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}")
+
+    def print(self, message: str) -> None:
+        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
+
+    def _advance(self, bar: TaskID, event: Event) -> None:
         match event:
             case RunStarted(epochs=epochs):
-                self.progress.update(bar, total=epochs, note="epochs")
+                self.progress.update(bar, total=epochs, completed=0, note="epochs")
             case RunResumed(position=position, epochs_done=epochs):
                 self.progress.update(bar, advance=epochs, note=position)
             case EpochEnded(report=report):
                 self.progress.update(bar, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
+                self._show_counts()
 
-    def remove(self, job: Job) -> None:
-        if (bar := self.bars.pop(run_name(job), None)) is not None:
+    def _remove(self, job: Job) -> None:
+        name = run_name(job)
+        if (bar := self.bars.pop(name, None)) is not None:
             self.progress.remove_task(bar)
+        if name in self.began:
+            self.seconds.append(time.monotonic() - self.began.pop(name))
+
+    def _show_counts(self) -> None:
+        failed = f", {self.failed} failed" if self.failed else ""
+        note = f"{len(self.bars)} running, {self.done} done{failed}, {duration(self.seconds_left())}"
+        self.progress.update(self.whole, completed=self.done, note=note)
+
+    def _from_those_done(self) -> float | None:
+        if not self.seconds:
+            return None
+        left = self.total - self.done - self.failed
+        expected = left * statistics.fmean(self.seconds) - sum(time.monotonic() - since for since in self.began.values())
+        return max(0.0, expected) / self.jobs_at_once
+
+
+def headline(metrics: dict[str, float | None], seconds: float, warnings: int) -> str:
+    """The numbers of a run in one line."""
+    parts = [f"{name} {value:.2f}" for name, value in metrics.items() if value is not None]
+    noted = f", {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
+    return f"{', '.join(parts)}, {seconds:.0f} s{noted}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "time left unknown"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {rest:02d} s left"
 
 
 def run_name(job: Job) -> str:

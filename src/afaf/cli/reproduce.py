@@ -10,14 +10,13 @@ from typing import get_args
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from afaf.cli.progress import RunBars, run_name
+from afaf.cli.progress import GridDisplay, headline
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, unknown
 from afaf.runs.config import parse_set, read_toml
-from afaf.runs.events import EpochEnded, Event, JobFailed, JobStopped
+from afaf.runs.events import Event, Warned
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
 from afaf.sweeps.reproduce import LineStored, Reproduction
@@ -54,14 +53,23 @@ def reproduce_experiments(
         executor = LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
         Store(results).prepare([experiment.name for experiment in chosen])
         reproduction = Reproduction(chosen, Store(results), executor, data=data, again=again)
-        display = GridDisplay(display_console, reproduction)
+        display, failures = _display(display_console, reproduction), 0
+
+        def on_event(event: Event) -> None:
+            nonlocal failures
+            if isinstance(event, LineStored):
+                failures += "failed" in event.line
+                display.ended(event.job, _outcome(event.line))
+            elif not isinstance(event, Warned):  # the line has the warnings
+                display.on_event(event)
+
         try:
             with display:
-                reproduction.carry_out({} if precision is None else {"run.precision": precision}, display.on_event)
+                reproduction.carry_out({} if precision is None else {"run.precision": precision}, on_event)
         finally:
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
-            failed = f" ({display.failures} of them diverged or had no room)" if display.failures else ""
+            failed = f" ({failures} of them diverged or had no room)" if failures else ""
             summary = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/"
             console.print(escape(summary) + _how_to_go_on(reproduction, done, left, again), soft_wrap=True)
     for message, runs in reproduction.errors_by_message().items():
@@ -131,74 +139,13 @@ def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
     return {shape: " ".join(seeds) for shape, seeds in shapes.items()}
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "time left unknown"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {rest:02d} s left"
+def _display(console: Console, reproduction: Reproduction) -> GridDisplay:
+    total = reproduction.already + len(reproduction.missing)
+    return GridDisplay(console, total, already=reproduction.already, seconds_left=lambda: reproduction.seconds_left)
 
 
-class GridDisplay:
-    """On a terminal a bar for the grid and one for each run in progress; everywhere a line for each run that ends."""
-
-    def __init__(self, console: Console, reproduction: Reproduction):
-        self.console, self.reproduction = console, reproduction
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.ended = reproduction.already
-        self.total = self.ended + len(reproduction.missing)
-        self.whole = self.progress.add_task("[bold]all runs[/]", total=self.total, completed=self.ended, note="")
-        self.bars = RunBars(self.progress)
-        self.messages: set[str] = set()
-        self.failures = 0
-
-    def __enter__(self) -> GridDisplay:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def on_event(self, event: Event) -> None:
-        self.bars.on_event(event)
-        match event:
-            case EpochEnded():
-                self._show_time_left()
-            case LineStored(line=line):
-                self.bars.remove(event.job)
-                self.ended += 1
-                self.failures += "failed" in line
-                self._show_time_left()
-                outcome = line["failed"] if "failed" in line else _headline(line)
-                left = duration(self.reproduction.seconds_left)
-                self._print(f"[{self.ended}/{self.total}] {run_name(event.job)}: {outcome}; {left}")
-            case JobFailed(error=error):
-                self.bars.remove(event.job)
-                if str(error) not in self.messages:  # one cause often stops all runs of a stream
-                    self._print(f"not done: {run_name(event.job)}: {error}")
-                self.messages.add(str(error))
-            case JobStopped():
-                self.bars.remove(event.job)
-                self._print(f"stopped before its end: {run_name(event.job)}")
-
-    def _print(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
-
-    def _show_time_left(self) -> None:
-        self.progress.update(self.whole, completed=self.ended, note=duration(self.reproduction.seconds_left))
-
-
-def _headline(line: Line) -> str:
-    names = {"ACC": "acc", "BWT": "bwt", "task-IL": "acc_task_il"}
-    parts = [f"{name} {line[key]:.2f}" for name, key in names.items() if line[key] is not None]
-    warnings = f", {len(line['warnings'])} warnings (see its line)" if line.get("warnings") else ""
-    return f"{', '.join(parts)}, {line['seconds']:.0f} s{warnings}"
+def _outcome(line: Line) -> str:
+    if "failed" in line:
+        return str(line["failed"])
+    metrics = {"ACC": line["acc"], "BWT": line["bwt"], "task-IL": line["acc_task_il"]}
+    return headline(metrics, line["seconds"], len(line.get("warnings", ())))

@@ -1,70 +1,200 @@
-"""The runs of one `afaf run` command."""
+"""`afaf run`: the runs of one command, and their numbers side by side."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from afaf.cli.progress import ProgressDisplay, RunBars
-from afaf.errors import StoppedError
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from afaf.cli.consoles import work_is_done
+from afaf.cli.progress import GridDisplay, ProgressDisplay
+from afaf.cli.signals import stopping
+from afaf.errors import ConfigError, StoppedError
 from afaf.report.pictures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
-from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, Warned, raise_failure, to_all
-from afaf.runs.folder import RunFolder
+from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, raise_failure, to_all
+from afaf.runs.folder import RunFolder, read_json
 from afaf.runs.job import Job
-from afaf.runs.results import Results
+from afaf.runs.results import Results, Summary, paired_difference
 from afaf.runs.stop import StopToken
-from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.executor import Executor, LocalExecutor
+
+AGAIN = "all runs: the same command again goes on with what is missing"
+COLUMNS = {"ACC": "acc", "BWT": "bwt", "LA": "la", "task-IL": "acc_task_il", "task\nid": "task_id_accuracy"}
 
 
-def run_all(jobs: Sequence[Job], display: ProgressDisplay, stop: StopToken, *, tensorboard: bool = False) -> list[Results]:
-    """Carry out jobs that differ in their seed; the first failure ends them all."""
+def run_methods(
+    console: Console,
+    stderr: Console,
+    stream: str,
+    methods: Sequence[str],
+    *,
+    seed: int | None,
+    seeds: int | None,
+    device: str,
+    out: Path | None,
+    jobs_at_once: int | None,
+    settings: Sequence[str],
+    config: Path | None,
+    data: Path | None,
+    as_json: bool,
+    tensorboard: bool,
+) -> None:
+    """Carry out one run, or every method with every seed, and print the numbers."""
+    if len(set(methods)) < len(methods):
+        raise ConfigError(f"{' '.join(methods)}: name each method once")
+    several = seeds is not None or len(methods) > 1  # then finished runs are not repeated
+    jobs = [
+        Job(stream, method, number, settings, config, device, data, _folder(out, stream, method, number, several), resume=several)
+        for method in methods
+        for number in (range(seeds) if seeds is not None else [seed or 0])
+    ]
+    with stopping(AGAIN if several else "") as stop:
+        executor = LocalExecutor(device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
+        if len(jobs) == 1:
+            with ProgressDisplay(stderr) as display:
+                results = run_all(jobs, executor, display.on_event, stop, tensorboard=tensorboard)
+        else:
+            with GridDisplay(stderr, len(jobs), jobs_at_once=executor.jobs_at_once) as grid:
+                results = run_all(jobs, executor, grid.on_event, stop, tensorboard=tensorboard)
+    summaries = [Summary([result for result in results if result.method == method]) for method in dict.fromkeys(r.method for r in results)]
+    show_results(console, summaries)
+    if as_json:
+        table = [summary.to_dict() for summary in summaries]
+        one = table[0] if len(methods) == 1 else {"methods": {s.runs[0].method: t for s, t in zip(summaries, table, strict=True)}}
+        print(json.dumps(one if several else results[0].to_dict(), allow_nan=False))
+
+
+def run_all(jobs: Sequence[Job], executor: Executor, display: OnEvent, stop: StopToken, *, tensorboard: bool = False) -> list[Results]:
+    """Carry out jobs with folders of their own; the first failure ends them all."""
     if tensorboard:
         check_installed()
     for job in jobs:
         job.check()
-    executor = LocalExecutor(jobs[0].device, jobs_at_once=1 if len(jobs) == 1 else None, stop=stop)
     for job in jobs:
         if job.folder is not None and not job.resume:
             RunFolder.refuse_taken(job.folder)  # before the data is read
     collected = _Collector(tensorboard)
-    shown = display.on_event if executor.jobs_at_once == 1 else _side_by_side(display)
-    executor.carry_out(jobs, to_all(shown, collected.on_event, raise_failure))
+    executor.carry_out(jobs, to_all(display, collected.on_event, raise_failure))
     if stop.asked and len(collected.results) < len(jobs):  # between two runs
         raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
-    return [collected.results[job.seed] for job in jobs]
+    return [collected.results[str(job)] for job in jobs]
 
 
 class _Collector:
-    """Collects results by seed; draws each run's pictures and writes its TensorBoard file."""
+    """Collects results; draws each run's pictures and writes its TensorBoard file."""
 
     def __init__(self, tensorboard: bool):
         self.tensorboard = tensorboard
-        self.results: dict[int, Results] = {}
-        self.boards: dict[int, TensorBoard] = {}
+        self.results: dict[str, Results] = {}
+        self.boards: dict[str, TensorBoard] = {}
 
     def on_event(self, event: Event) -> None:
-        seed = event.job.seed
+        name = str(event.job)
         if isinstance(event, JobStarted) and self.tensorboard and event.job.folder is not None:
-            self.boards[seed] = TensorBoard(event.job.folder)
-        if seed in self.boards:
-            self.boards[seed].on_event(event)
+            self.boards[name] = TensorBoard(event.job.folder)
+        if name in self.boards:
+            self.boards[name].on_event(event)
         if not isinstance(event, JobFinished):
             return
-        results = self.results[seed] = event.results
+        results = self.results[name] = event.results
         results.model = None  # it is in the folder: several at once would fill a GPU
         if results.run is not None:
             draw_run(Path(results.run))
-        if seed in self.boards:
-            self.boards[seed].finish(results)
+        if name in self.boards:
+            self.boards[name].finish(results)
 
 
-def _side_by_side(display: ProgressDisplay) -> OnEvent:
-    bars = RunBars(display.progress)
+def resume_run(
+    console: Console, stderr: Console, folder: Path, device: str | None, settings: list[str], data: Path | None, *, as_json: bool
+) -> None:
+    """Go on with one run."""
+    from afaf.api import resume
 
-    def on_event(event: Event) -> None:
-        bars.on_event(event)
-        if isinstance(event, Warned):
-            display.on_event(event)
+    finished = (folder / "results.json").exists()
+    with stopping() as stop, ProgressDisplay(stderr) as display:
+        result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
+    if finished:
+        stderr.print("the run was finished already: these are its results", highlight=False)
+    show_results(console, [Summary([result])])
+    if as_json:
+        print(json.dumps(result.to_dict(), allow_nan=False))
 
-    return on_event
+
+def _folder(out: Path | None, stream: str, method: str, seed: int, several: bool) -> Path:
+    """The folder of a run: `--out` itself, OUT/METHOD/SEED for several runs, or a name under runs/."""
+    if out is None:
+        return Path("runs") / f"{file_name(stream)}-{method}-{seed}"
+    old = out / f"seed-{seed}"  # where earlier versions put the seeds of one method
+    if several and _method_in(old) == method:
+        return old
+    return out / method / str(seed) if several else out
+
+
+def _method_in(folder: Path) -> str | None:
+    return str(read_json(folder / "config.json").get("method")) if (folder / "config.json").exists() else None
+
+
+def file_name(stream: str) -> str:
+    """A stream's name without what a file name should not hold: folder:PATH has slashes."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
+
+
+def show_results(console: Console, summaries: Sequence[Summary]) -> None:
+    """The headline numbers of runs, method by method and compared, and their folders."""
+    with work_is_done():
+        for summary in summaries:
+            console.print(results_table(summary))
+        if len(summaries) > 1:
+            console.print(comparison_table(summaries))
+        for result in (result for summary in summaries for result in summary.runs):
+            console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
+
+
+def results_table(summary: Summary) -> Table:
+    """The headline numbers of one or more runs of one method."""
+    first = summary.runs[0]
+    table = _table(f"{first.stream}: {first.method}")
+    columns = dict(COLUMNS)
+    if any(run.R_task_il_unmasked is not None for run in summary.runs):
+        columns["task-IL\nall"] = "acc_task_il_unmasked"
+    table.add_column("seed")
+    for name in (*columns, "#params", "share", "time\n(s)"):  # the share of the dense network's parameters
+        table.add_column(name, justify="right")
+    for result in summary.runs:
+        numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
+        share = result.params / result.dense_params
+        table.add_row(str(result.seed), *numbers, f"{result.params:,}", f"{share:.3f}", f"{result.seconds:.1f}")
+    if len(summary.runs) > 1:
+        table.add_section()
+        for name, over_seeds in (("mean", summary.mean), ("std", summary.std)):
+            table.add_row(name, *(_number(over_seeds[attribute]) for attribute in columns.values()), "", "", "")
+    return table
+
+
+def comparison_table(summaries: Sequence[Summary]) -> Table:
+    """Mean and spread of each method, and its ACC minus that of the first over the same seeds."""
+    first = summaries[0].runs[0]
+    table = _table(f"{first.stream}: mean ± standard deviation over seeds")
+    table.add_column("method")
+    for name in ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}'s"):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        numbers = [_number(summary.mean[name], summary.std[name]) for name in COLUMNS.values()]
+        difference = "" if summary is summaries[0] else _number(*paired_difference(summary, summaries[0], "acc"), sign="+")
+        table.add_row(escape(summary.runs[0].method), str(len(summary.runs)), *numbers, difference)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def _number(value: float | None, std: float | None = None, sign: str = "") -> str:
+    spread = "" if std is None else f" ± {std:.2f}"
+    return "-" if value is None else f"{value:{sign}.2f}{spread}"

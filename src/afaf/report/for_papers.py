@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from afaf.errors import RunError
 from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import figure_metadata, format_of
 from afaf.report import svg
+from afaf.report.compare import differ_only_in_seed, measured_runs
 from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
 from afaf.report.measured import Measured, Shape, mean_matrix
 from afaf.report.page import runs_in
@@ -37,10 +38,14 @@ Drawing = Callable[[Path], None]  # writes the file
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
 
-def write_figures(source: Path, folder: Path, *, force: bool = False) -> list[Path]:
+def write_figures(source: Path | Sequence[Path], folder: Path, *, force: bool = False) -> list[Path]:
     """Write all figures that there are data for; other existing files are replaced only with `force`."""
-    runs = runs_in(source)
-    drawings = figures_of_runs(Runs(runs)) if runs else figures_of_results(source)
+    sources = [source] if isinstance(source, Path) else list(source)
+    runs = runs_in(sources)
+    if runs and differ_only_in_seed(runs):
+        drawings = figures_of_runs(Runs(runs))
+    else:
+        drawings = figures_of_results(measured_runs(runs) if runs else Measured(Store(sources[0]).read().values()), sources[0])
     files = {folder / f"{name}{suffix}": draw for name, draw in drawings.items() for suffix in SUFFIXES}
     for path in files:
         check_output(path, format_of(path), force=force)
@@ -64,9 +69,8 @@ def _saver(figure: Figure) -> Drawing:
     return lambda path: figure.savefig(path, metadata=figure_metadata(path.suffix))
 
 
-def figures_of_results(source: Path) -> dict[str, Drawing]:
-    """Return the drawings of a results folder: per stream, the presets' ACC of every seed and over time."""
-    measured = Measured(Store(source).read().values())
+def figures_of_results(measured: Measured, source: Path) -> dict[str, Drawing]:
+    """Return the drawings of results: per stream, the presets' ACC of every seed and over time."""
     drawings: dict[str, Drawing] = {}
     for stream, shapes in presets_by_stream(measured).items():
         drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = _saver(accuracies(measured, stream, shapes))

@@ -128,9 +128,10 @@ def failure(line: Line) -> str | None:
     """Return why a run cannot enter a mean: it stopped, or its network ends no better than chance. None if it can."""
     if "failed" in line:
         return str(line["failed"])
-    if line["stream"] not in BENCHMARKS:
-        return None  # the number of classes per task is not known without its data
-    R, sizes = line["R_task_il"], _classes_per_task(line["stream"])
+    names = class_names(line)
+    if names is None:
+        return None  # the number of classes per task is not known without the data
+    R, sizes = line["R_task_il"], [len(task) for task in names]
     alive = [task for task, row in enumerate(R, 1) if not metrics.only_guesses(row, sizes)]
     if len(R) in alive:
         return None
@@ -151,6 +152,11 @@ def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
     return mean
 
 
+def class_names(line: Line) -> Sequence[Sequence[str]] | None:
+    """Return the classes of each task; None for a stream of which neither the line nor the package knows them."""
+    return line.get("class_names") or (_class_names(line["stream"]) if line["stream"] in BENCHMARKS else None)
+
+
 @cache
-def _classes_per_task(stream: str) -> Sequence[int]:
-    return outline_of(stream).classes_per_task
+def _class_names(stream: str) -> Sequence[Sequence[str]]:
+    return outline_of(stream).class_names

@@ -1,11 +1,12 @@
-"""One self-contained HTML page of a run, of several seeds, or of a folder of results; for phones too, dark or light."""
+"""One self-contained HTML page of a run, of runs compared, or of a folder of results; for phones too, dark or light."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -95,30 +96,34 @@ def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def runs_in(source: Path) -> list[Path]:
-    """Return the finished run folders of a path: itself, or those within it, sorted by seed."""
-    if (source / "results.json").exists():
-        return [source]
-    folders = [path.parent for path in source.glob("*/results.json")]
-    return sorted(folders, key=lambda path: (read_json(path / "results.json")["seed"], path.name))
+def runs_in(sources: Sequence[Path]) -> list[Path]:
+    """Return the finished run folders among these folders and within them, sorted by seed."""
+    folders = {path.parent.resolve(): path.parent for source in sources for path in _within(source, "results.json")}
+    return sorted(folders.values(), key=lambda path: (read_json(path / "results.json")["seed"], path.parts))
+
+
+def _within(source: Path, name: str) -> list[Path]:
+    """Return the files of this name of a run folder, or of all run folders within a folder."""
+    return [source / name] if (source / name).exists() else sorted(source.rglob(name))
 
 
 class UnfinishedRun(UserWarning):
     """Warns of a run that is left out of a page."""
 
 
-def unfinished_in(source: Path) -> list[Path]:
-    """Return the run folders within a path that have no results yet."""
-    return sorted(path.parent for path in source.glob("*/config.json") if not (path.parent / "results.json").exists())
+def unfinished_in(sources: Sequence[Path]) -> list[Path]:
+    """Return the run folders among these folders and within them that have no results yet."""
+    folders = [path.parent for source in sources for path in _within(source, "config.json")]
+    return [folder for folder in folders if not (folder / "results.json").exists()]
 
 
 @contextlib.contextmanager
-def readable_runs(source: Path) -> Iterator[None]:
-    """Turn errors from damaged files of a run into a RunError."""
+def readable_runs(named: str) -> Iterator[None]:
+    """Turn errors from damaged files of runs into a RunError."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise RunError(f"{source} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor checks a run") from None
+        raise RunError(f"{named} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor checks a run") from None
 
 
 def not_finished(source: Path) -> str:
@@ -131,37 +136,43 @@ def not_finished(source: Path) -> str:
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 
-def files_read(source: Path) -> list[Path]:
+def files_read(sources: Sequence[Path]) -> list[Path]:
     """Return the files that a page is made from."""
-    runs = [source, *(path.parent for path in source.glob("*/config.json"))]
+    runs = [*sources, *(path.parent for source in sources for path in _within(source, "config.json"))]
     of_runs = [file for run in runs for file in (*(run / name for name in FILES if name != "report.html"), *checkpoints_in(run))]
-    return [*of_runs, *source.glob("*.jsonl"), *source.glob("*.toml")]
+    return [*of_runs, *(file for source in sources for kind in ("*.jsonl", "*.toml") for file in source.glob(kind))]
 
 
-def write_report(source: Path, out: Path | None = None, *, force: bool = False) -> Path:
-    """Write the page of a run folder, of a folder of runs, or of a results folder; by default to report.html in it."""
+def write_report(source: Path | Sequence[Path], out: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of runs or of a results folder; by default to report.html in the folder that holds them all."""
+    sources = [source] if isinstance(source, Path) else list(source)
+    for folder in sources:
+        if not folder.is_dir():
+            raise RunError(f"{folder} is not a folder: name run folders, folders that hold runs, or a folder of results")
+    common = sources[0] if len(sources) == 1 else Path(os.path.commonpath([folder.absolute() for folder in sources]))
+    path, inputs = out or common / "report.html", files_read(sources)
+    check_output(path, "html", inputs, force=force)
+    with readable_runs(", ".join(map(str, sources))):
+        text = _page(sources).html()
+    write_output(path, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
+    return path
+
+
+def _page(sources: Sequence[Path]) -> Page:
+    from afaf.report.compare import comparison_page, differ_only_in_seed
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
 
-    if (source / "config.json").exists() and not (source / "results.json").exists():
-        raise RunError(not_finished(source))
-    if not source.is_dir():
-        raise RunError(f"{source} is not a folder: name a run folder, a folder of runs that differ in their seed, or a folder of results")
-    path, inputs = out or source / "report.html", files_read(source)
-    check_output(path, "html", inputs, force=force)
-    with readable_runs(source):
-        runs, unfinished = runs_in(source), unfinished_in(source)
-        for folder in runs:
-            check_links(folder)
-        if runs:
-            for folder in unfinished:
-                warnings.warn(f"left out: {not_finished(folder)}", UnfinishedRun, stacklevel=2)
-            text = run_page(runs).html()
-        elif unfinished:
-            raise RunError("\n".join(map(not_finished, unfinished)))
-        elif list(source.glob("*.jsonl")):
-            text = results_page(source).html()
-        else:
-            raise RunError(f"{source} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")
-    write_output(path, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
-    return path
+    runs, unfinished = runs_in(sources), unfinished_in(sources)
+    for folder in runs:
+        check_links(folder)
+    if unfinished and not runs:
+        raise RunError("\n".join(map(not_finished, unfinished)))
+    for folder in unfinished:
+        warnings.warn(f"left out: {not_finished(folder)}", UnfinishedRun, stacklevel=3)
+    if runs:
+        return run_page(runs) if differ_only_in_seed(runs) else comparison_page(runs)
+    if len(sources) == 1 and list(sources[0].glob("*.jsonl")):
+        return results_page(sources[0])
+    named = ", ".join(map(str, sources))
+    raise RunError(f"{named} holds no finished run and no results: a run folder has results.json, a results folder *.jsonl")

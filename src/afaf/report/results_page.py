@@ -12,7 +12,7 @@ import numpy as np
 from afaf.methods import method_names
 from afaf.report import svg
 from afaf.report.figures import task_colour
-from afaf.report.measured import Measured, Paired, Shape, Spread, failure, mean_matrix, minus
+from afaf.report.measured import Measured, Paired, Shape, Spread, class_names, failure, mean_matrix, minus
 from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
 from afaf.report.run_page import confusion_map, r_matrix
 from afaf.streams.benchmarks import BENCHMARKS
@@ -23,6 +23,12 @@ PAIRED = "Differences are means over the common seeds, with the 95 % confidence 
 
 def results_page(folder: Path) -> Page:
     measured = Measured(Store(folder).read().values())
+    commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
+    return measured_page(measured, "Results", f"Made by afaf report from {folder.name}/ alone. Commits: {', '.join(commits)}.")
+
+
+def measured_page(measured: Measured, title: str, footer: str, base: str = "preset") -> Page:
+    """The page of lines of results; `base` names the runs without changed settings, with which variants are compared."""
     done = [line for line in measured.lines if failure(line) is None]
     shapes = [shape for shape in sorted_shapes(measured) if measured.runs(shape)]
     by_stream = presets_by_stream(measured)
@@ -41,14 +47,13 @@ def results_page(folder: Path) -> Page:
             confusions(measured, by_stream),
             "The method of highest ACC after the last task, all seeds; squares outline tasks.",
         ),
-        Section("variants", "Variants and studies", variants(measured, varied), f"Settings that differ from the preset. {PAIRED}"),
+        Section("variants", "Variants and studies", variants(measured, varied, base), f"Settings that differ from the {base}'s. {PAIRED}"),
         Section("costs", "Costs against dense", costs(measured, by_stream), "The dense network and its training are 1."),
         Section("seeds", "All seeds", all_seeds(measured, shapes) + without_numbers(measured)),
     ]
-    commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
     devices = sorted({line.get("device", "unknown") for line in measured.lines})
     subtitle = f"{counted(measured, done)} of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
-    return Page("Results", subtitle, tuple(sections), f"Made by afaf report from {folder.name}/ alone. Commits: {', '.join(commits)}.")
+    return Page(title, subtitle, tuple(sections), footer)
 
 
 def counted(measured: Measured, done: Sequence[Line]) -> str:
@@ -170,14 +175,15 @@ def confusions(measured: Measured, by_stream: Mapping[str, Sequence[Shape]]) -> 
     for stream, shapes in by_stream.items():
         best = best_of(measured, shapes)
         lines = [line for line in measured.runs(best[0]).values() if line.get("confusion")] if best else []
-        if best and lines and stream in BENCHMARKS:
+        names = class_names(lines[0]) if lines else None
+        if best and names:
             counts = np.sum([line["confusion"] for line in lines], axis=0)
-            boxes.append(chart(f"{stream}, {best[0].method}", confusion_map(counts, BENCHMARKS[stream].outline().class_names)))
+            boxes.append(chart(f"{stream}, {best[0].method}", confusion_map(counts, names)))
     return charts(*boxes)
 
 
-def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
-    """Return a table per stream, each method's preset above its variants."""
+def variants(measured: Measured, shapes: Sequence[Shape], base: str = "preset") -> str:
+    """Return a table per stream, each method's base (its preset) above its variants."""
     boxes = []
     for stream in dict.fromkeys(shape.stream for shape in shapes):
         rows = []
@@ -186,9 +192,9 @@ def variants(measured: Measured, shapes: Sequence[Shape]) -> str:
             if spreads[0] is None:
                 continue
             numbers = ["–" if s is None else str(s) for s in spreads]
-            name = shape.method + (_changed(shape) or " (preset)")
+            name = shape.method + (_changed(shape) or f" ({base})")
             rows.append([name, *numbers, measured.count(shape), difference(measured, shape, Shape(stream, shape.method))])
-        boxes.append(chart(stream, html_table(["variant", "ACC", "BWT", "LA", "task-IL", "n", "ACC minus the preset's"], rows)))
+        boxes.append(chart(stream, html_table(["variant", "ACC", "BWT", "LA", "task-IL", "n", f"ACC minus the {base}'s"], rows)))
     return charts(*boxes)
 
 

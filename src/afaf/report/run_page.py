@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afaf.costing.predict import Costs
-from afaf.errors import AfafError, RunError
+from afaf.errors import AfafError
 from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
@@ -44,7 +44,6 @@ class Runs:
         self.folders = folders
         self.results = [Results.from_dict(read_json(path / "results.json")) for path in folders]
         configs = [read_json(path / "config.json") for path in folders]
-        check_only_seeds_differ({path.name: config for path, config in zip(folders, configs, strict=True)})
         self.first = self.results[0]
         self.config: dict[str, Any] = configs[0]["config"]
         self.logs = [read_epochs(path / "log.jsonl") for path in folders]
@@ -64,25 +63,6 @@ class Runs:
             return costs_of(Job(self.first.stream, self.first.method, config=self.folders[0] / "config.json"))
         except AfafError:
             return None
-
-
-def check_only_seeds_differ(configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse to average runs that have the same seed or differ in other settings; `configs` are their config.json by run."""
-    (first, config), *others = configs.items()
-    expected, seeds = relevant_settings(config), {config["seed"]: first}
-    for name, config in others:
-        settings = relevant_settings(config)
-        for setting in {**expected, **settings}:
-            value, other = (table.get(setting, "not set") for table in (expected, settings))
-            if value != other:
-                raise RunError(
-                    f"these runs differ in more than their seed ({setting} is {value} in {first}, {other} in {name}): "
-                    "name one run folder, or one folder of seeds"
-                )
-        if config["seed"] in seeds:
-            same = f"{seeds[config['seed']]} and {name} do not differ in their seed, {config['seed']}"
-            raise RunError(f"{same}: name one run folder, or one folder of seeds")
-        seeds[config["seed"]] = name
 
 
 def relevant_settings(config: Mapping[str, Any]) -> dict[str, Any]:

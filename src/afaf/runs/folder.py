@@ -74,8 +74,8 @@ class RunFolder:
     def reopen(cls, path: Path) -> RunFolder:
         """The folder of a run that was begun."""
         if not (path / "config.json").exists():
-            if any(path.glob("seed-*/config.json")):
-                raise RunError(f"{path} holds runs of several seeds: the command that began them goes on with all; or resume one of them")
+            if any(path.glob("*/config.json")) or any(path.glob("*/*/config.json")):
+                raise RunError(f"{path} holds several runs: the command that began them goes on with all; or resume one of them")
             raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
         check_links(path)
         if not _is_run(read_json(path / "config.json")):

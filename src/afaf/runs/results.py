@@ -226,3 +226,12 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the runs, means and standard deviations in a form that JSON can store."""
         return {"runs": [run.to_dict() for run in self.runs], "mean": self.mean, "std": self.std}
+
+
+def paired_difference(one: Summary, other: Summary, metric: str) -> tuple[float | None, float | None]:
+    """Mean and standard deviation of the differences in a metric over the seeds that both have."""
+    base = {run.seed: getattr(run, metric) for run in other.runs}
+    both = [(getattr(run, metric), base.get(run.seed)) for run in one.runs]
+    differences = [mine - theirs for mine, theirs in both if mine is not None and theirs is not None]
+    mean = statistics.fmean(differences) if differences else None
+    return mean, statistics.stdev(differences) if len(differences) > 1 else None

@@ -18,12 +18,12 @@ from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
 from afaf.runs.probes import KEEPERS
 from afaf.runs.provenance import commit, versions
-from afaf.runs.results import Results, Row
+from afaf.runs.results import Results
 from afaf.runs.setup import Setup, costs_of, restrict, set_up
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, Planned
 from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
-from afaf.sweeps.store import Key, Line, Store
+from afaf.sweeps.store import Key, Line, Store, numbers_of
 from afaf.training.engines import find_engine
 from afaf.training.precision import at_work
 
@@ -248,28 +248,10 @@ class Reproduction:
 
     def _line(self, job: Job, results: Results, measured: Line) -> Line:
         run: Planned = job.tag
-        metrics = {name: _rounded(value) for name, value in results.metrics().items()}
-        line = {
-            **_head(run),
-            **{name: metrics[name] for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy", "forward_transfer")},
-            "R": _rounded_rows(results.R),
-            "R_task_il": _rounded_rows(results.R_task_il),
-            "task_id": [_rounded(value) for value in results.task_id],
-            "confusion": results.confusion,
-            "params": results.params,
-            "dense_params": results.dense_params,
-            "costs": measured["costs"],
-        }
-        if results.R_task_il_unmasked is not None:
-            line["acc_task_il_unmasked"] = metrics["acc_task_il_unmasked"]
-            line["R_task_il_unmasked"] = _rounded_rows(results.R_task_il_unmasked)
-        if "kept" in measured:
-            line["kept"] = measured["kept"]
+        line = {**_head(run), **numbers_of(results), **measured}
         prefix = self.prefixes[run.key]
         if prefix is not None and run.key in self.resumed:
             line["shared_tasks"] = prefix.tasks  # learned by another run; the time they took is counted here, too
-        if results.warnings:
-            line["warnings"] = results.warnings
         return {**line, **self._where(job, results.seconds)}
 
     def _config(self, job: Job) -> Config:
@@ -301,14 +283,6 @@ def _costs(job: Job) -> dict[str, Any] | None:
     except ConfigError:
         return None
     return {name: _significant(costs[name]) for name in COSTS}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _rounded_rows(rows: list[Row]) -> list[Row]:
-    return [[_rounded(value) for value in row] for row in rows]
 
 
 def _significant(value: Any) -> Any:

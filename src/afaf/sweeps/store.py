@@ -17,6 +17,7 @@ from afaf.errors import ConfigError, DataError, UnfinishedLine
 from afaf.files import append_line, make_folders, read_bytes, sync, writing
 from afaf.files.read import RECORD_LIMIT
 from afaf.runs.config import merge
+from afaf.runs.results import Results
 
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
@@ -107,6 +108,28 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
+
+
+def numbers_of(results: Results) -> Line:
+    """The accuracies, metrics and sizes of a run as a line stores them."""
+    metrics = {name: _rounded(value) for name, value in results.metrics().items()}
+    line: Line = {
+        **{name: metrics[name] for name in ("acc", "bwt", "la", "acc_task_il", "task_id_accuracy", "forward_transfer")},
+        "R": [[_rounded(value) for value in row] for row in results.R],
+        "R_task_il": [[_rounded(value) for value in row] for row in results.R_task_il],
+        "task_id": [_rounded(value) for value in results.task_id],
+        "confusion": results.confusion,
+        "params": results.params,
+        "dense_params": results.dense_params,
+    }
+    if results.R_task_il_unmasked is not None:
+        line["acc_task_il_unmasked"] = metrics["acc_task_il_unmasked"]
+        line["R_task_il_unmasked"] = [[_rounded(value) for value in row] for row in results.R_task_il_unmasked]
+    return line | ({"warnings": results.warnings} if results.warnings else {})
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 class Store:
