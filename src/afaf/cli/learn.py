@@ -23,9 +23,8 @@ from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import (
     AnyModel,
     check_place,
-    has_encoder,
+    load_any,
     make_place,
-    open_encoded,
     open_model,
     replace_model,
     told_if_interrupted,
@@ -150,7 +149,7 @@ def capacity(model: Lifelong) -> dict[str, float]:
 def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
     """Rename and remove classes of a model file, or list them."""
     with told_if_interrupted(path) as before:
-        model: AnyModel = open_encoded(path) if has_encoder(path) else open_model(path)
+        model = load_any(path)
         if not (rename or remove):
             word = "call" if isinstance(model, EncodedModel) else "task"
             for label, class_id in model.life.known.items():
@@ -166,7 +165,7 @@ def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out
 
 def renamed(model: AnyModel, change: str) -> str:
     splits = [(change[:k], "=", change[k + 1 :]) for k, letter in enumerate(change) if letter == "="]  # names may hold one too
-    known = [split for split in splits if label_of(model, split[0]) in model.life.known]
+    known = [split for split in splits if model.life.label_of(split[0]) in model.life.known]
     if len(known) > 1:
         raise ConfigError(
             f"--rename {change}: is {' or '.join(split[0] for split in known)} meant? Rename one from Python, with rename_class"
@@ -174,21 +173,16 @@ def renamed(model: AnyModel, change: str) -> str:
     old, equals, new = known[0] if known else change.partition("=")
     if not equals or not old or not new:
         raise ConfigError(f"--rename {change}: write OLD=NEW")
-    model.rename(label_of(model, old), new)
+    model.rename(model.life.label_of(old), new)
     return f"renamed {old} to {new}"
 
 
 def removed(model: AnyModel, name: str) -> str:
     if isinstance(model, EncodedModel):
-        model.remove(label_of(model, name))
+        model.remove(model.life.label_of(name))
         return f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)"
-    freed = model.remove(label_of(model, name))
+    freed = model.remove(model.life.label_of(name))
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
-
-
-def label_of(model: AnyModel, text: str) -> Label:
-    """A label as the model has it, which may be a number that a command line can only spell."""
-    return next((label for label in model.life.known if str(label) == text), text)
 
 
 def say(out: Console, words: str) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from afaf.cli.consoles import work_is_done
-from afaf.cli.learn import SKIP, label_of, say
+from afaf.cli.learn import SKIP, say
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.encoders.find import automatic, find_encoder
 from afaf.errors import ConfigError, DataError
@@ -137,7 +137,7 @@ def forget_photos(folder: Path, path: Path, *, device: str, unreadable: Unreadab
         model = _opened(path)
         check_place(path)
         model.attach(model.identity.name, find_device(device))
-        files = [(file, label_of(model, label)) for file, label in found.files]
+        files = [(file, model.life.label_of(label)) for file, label in found.files]
         with counted(stderr, "forgetting", len(files)) as on_batch:
             left = model.forget(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
         replace_model(path, left, before)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from afaf.encoders.identity import Identity
+from afaf.encoders.identity import Identity, Preprocessing
 from afaf.errors import DataError
 from afaf.streams.sources.images import fit, read_image
 from afaf.streams.sources.source import Pixels
@@ -33,22 +33,16 @@ class Encoder:
         """(n, d) on the CPU, of images (n, h, w, 1 or 3) of bytes, all of one size."""
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
             raise DataError(f"an encoder takes bytes (n, height, width, 1 or 3), not {images.dtype} {images.shape}")
-        parts = [self._encode(self.prepare(part)) for part in np.split(images, range(self.batch, len(images), self.batch))]
+        parts = [self.encode(self.prepare(part)) for part in np.split(images, range(self.batch, len(images), self.batch))]
         return torch.cat(parts)
 
     def part(self, images: Pixels) -> tuple[Pixels, Tensor]:
         """A batch of images, prepared, and their features."""
         prepared = self.prepare(images)
-        return prepared, self._encode(prepared)
+        return prepared, self.encode(prepared)
 
     def prepare(self, images: Pixels) -> Pixels:
-        """The middle squares, in colour, at the size that the encoder takes."""
-        prepared = self.identity.preprocessing
-        if prepared.crop < 1:
-            rows, columns = (slice(round(n * (1 - prepared.crop) / 2), n - round(n * (1 - prepared.crop) / 2)) for n in images.shape[1:3])
-            images = images[:, rows, columns]
-        fitted = fit(images, prepared.size, "the images")
-        return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
+        return prepare(images, self.identity.preprocessing)
 
     def read(self, path: Path) -> Pixels:
         """The image in a file, prepared, (1, side, side, 3)."""
@@ -60,10 +54,11 @@ class Encoder:
         Images are decoded by threads (Pillow releases the interpreter's lock meanwhile), a few batches ahead of the encoder.
         """
         for some, images in read_ahead(paths, self.read, self.batch, workers):
-            yield some, images, self._encode(images)
+            yield some, images, self.encode(images)
 
     @torch.inference_mode()
-    def _encode(self, images: Pixels) -> Tensor:
+    def encode(self, images: Pixels) -> Tensor:
+        """The features of prepared images."""
         pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device).permute(0, 3, 1, 2)
         out = self.run((pixels.float() - self.mean) / self.std).float()
         out = out.mean((2, 3)) if out.ndim == 4 else out
@@ -73,6 +68,15 @@ class Encoder:
                 f"it must give {self.identity.features} finite features for each"
             )
         return out.cpu()
+
+
+def prepare(images: Pixels, how: Preprocessing) -> Pixels:
+    """The middle squares, in colour, at the size that an encoder takes."""
+    if how.crop < 1:
+        rows, columns = (slice(round(n * (1 - how.crop) / 2), n - round(n * (1 - how.crop) / 2)) for n in images.shape[1:3])
+        images = images[:, rows, columns]
+    fitted = fit(images, how.size, "the images")
+    return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
 
 
 def read_ahead(paths: list[Path], read: Callable[[Path], Pixels], batch: int, workers: int) -> Iterator[tuple[list[Path], Pixels]]:

@@ -60,6 +60,16 @@ def fitted_temperature(head: Linear, draws: Draws) -> float:
     return _minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
 
 
+def answered_shares(head: Linear, draws: Draws) -> Tensor:
+    """(classes, classes): the share of a class's draws that the head answers with each class. The head must not have learned them."""
+    classes = len(head.bias)
+    shares = torch.zeros(classes, classes, dtype=torch.float64)
+    for row, mean in zip(draws.rows.tolist(), draws.means, strict=True):
+        answers = head(mean + draws.deviations).argmax(1)
+        shares[row] = torch.bincount(answers, minlength=classes).double() / len(answers)
+    return shares
+
+
 class Distance:
     """How far an image is from the nearest class mean, in units of the spread within classes (Mahalanobis, with LDA's covariance)."""
 
@@ -70,8 +80,14 @@ class Distance:
 
     def __call__(self, features: Tensor) -> Tensor:
         """(n,): squared, divided by the number of features."""
+        return self.to_each(features).amin(1)
+
+    def to_each(self, features: Tensor) -> Tensor:
+        """(n, classes): the distance from each class; inf for a class without images."""
         x = self._whitened(exact(features))
-        return torch.cdist(x, self.means, compute_mode="donot_use_mm_for_euclid_dist").amin(1).square() / x.shape[1]
+        found = x.new_full((len(x), len(self.present)), torch.inf)
+        found[:, self.present] = torch.cdist(x, self.means, compute_mode="donot_use_mm_for_euclid_dist").square() / x.shape[1]
+        return found
 
     def threshold(self, draws: Draws) -> float:
         """The distance that 5 % of held-out images exceed."""

@@ -37,7 +37,7 @@ class FileParts:
             if good and not (self.bad and self.unreadable == "error"):  # an error is certain: the rest is only looked through
                 images = pixels[[path not in self.bad for path in some]]
                 self.read += good
-                yield *self.encoder.part(images), [labels[path] for path in good]
+                yield images, self.encoder.encode(images), [labels[path] for path in good]
             self.on_batch(len(some))
         self._report(len(paths))
 

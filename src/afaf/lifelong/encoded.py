@@ -25,7 +25,7 @@ from afaf.encoders.identity import Identity
 from afaf.errors import DataError, FileError
 from afaf.files import fill, write_output
 from afaf.heads import find_head
-from afaf.heads.calibration import NOTED, Distance, Draws, best_multiples, fitted_temperature, noted
+from afaf.heads.calibration import NOTED, Distance, Draws, answered_shares, best_multiples, fitted_temperature, noted
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
@@ -76,9 +76,9 @@ class EncodedModel:
     def attached(self) -> bool:
         return self._encoder is not None
 
-    def attach(self, source: str | Path | nn.Module, device: torch.device | str = "cpu") -> None:
+    def attach(self, source: str | Path | nn.Module | Encoder, device: torch.device | str = "cpu") -> None:
         """Use this encoder; it must have the weights that the model was taught with."""
-        encoder = find_encoder(source, device, self.identity.preprocessing)
+        encoder = source if isinstance(source, Encoder) else find_encoder(source, device, self.identity.preprocessing)
         if encoder.identity.digest != self.identity.digest:
             raise FileError(
                 f"the encoder {encoder.identity.name} has other weights ({encoder.identity.digest[:12]}) than the model was taught with "
@@ -254,6 +254,20 @@ class EncodedModel:
     def answers(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities (n, known classes), and the distance of each image from what is known."""
         return torch.softmax(self.scores(encoded) / self.temperature, 1), self.distance(self.features(encoded))
+
+    def class_distances(self, encoded: Tensor) -> Tensor:
+        """(n, known classes): how far each image is from each class; the least of a row is the distance that `answers` gives."""
+        return self.distance.to_each(self.features(encoded))[:, list(self.life.known.values())]
+
+    def confusion(self) -> Tensor | None:
+        """(known classes, known classes): the share of a class's images that is answered with each class; None: too few were held out.
+
+        It is estimated as the temperature is, from draws around the held-out means; a class without held-out images has a row of zeros.
+        """
+        if self._draws is None:
+            return None
+        known = list(self.life.known.values())
+        return answered_shares(self._masked(self._trial), self._draws)[known][:, known]
 
     def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
         """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""

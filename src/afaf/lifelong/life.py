@@ -111,6 +111,10 @@ class Life:
             raise DataError(f"the model knows no class '{label}': it knows {', '.join(map(str, self.known))}")
         return self.known[label]
 
+    def label_of(self, text: str) -> Label:
+        """A known label by its spelling, for it may be a number; the text itself if no label is spelled so."""
+        return next((label for label in self.known if str(label) == text), text)
+
     def task_of(self, class_id: int) -> int:
         """The number, from 1, of the task that brought a class."""
         ends = np.cumsum([len(labels) for labels in self.labels])

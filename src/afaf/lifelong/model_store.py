@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from afaf.errors import FileError, RunError, StoppedError, WriteError
-from afaf.files import fill, make_folders, remove_parts, write_whole
+from afaf.errors import DataError, FileError, RunError, StoppedError, WriteError
+from afaf.files import fill, make_folders, remove_parts, sync, write_whole, writing
 from afaf.files.lock import one_at_a_time
 from afaf.lifelong.encoded import KIND, EncodedModel
 from afaf.lifelong.model import Lifelong
 from afaf.storage import container
 
 AnyModel = Lifelong | EncodedModel
+UNDO = re.compile(r"\.undo-[0-9a-f]{16}")
 
 
 def has_encoder(path: Path) -> bool:
@@ -100,10 +103,16 @@ def _words(path: Path, before: str | None, now: str | None) -> str:
     return f"{kept}. To go on, give the same command again: it begins from the start"
 
 
-def replace_model(path: Path, model: AnyModel, before: str | None) -> None:
+def load_any(path: Path) -> AnyModel:
+    """The model in a file, of either kind, on the CPU."""
+    return open_encoded(path) if has_encoder(path) else open_model(path)
+
+
+def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo: bool = False) -> None:
     """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over.
 
-    The new file is verified before it gets its name, so that the old one is there until then.
+    The new file is verified before it gets its name, so that the old one is there until then. `keep_undo` keeps the old one beside it,
+    for `undo_change`.
     """
     path = path.resolve()  # what a link leads to is changed, not the link
     with one_at_a_time(path):
@@ -115,8 +124,60 @@ def replace_model(path: Path, model: AnyModel, before: str | None) -> None:
             fill(part, [data])
             _verify(part, data)
             _check_unchanged(path, before)
+            if keep_undo:
+                _keep_for_undo(path, checksum_of(part))
 
         write_whole(path, write)
+        _remove_undo(path, but=checksum_of(path) if keep_undo else None)
+
+
+# One step back. The file before a change is kept as FILE.undo-CHECKSUM, with the checksum of the file after it: so it is never taken for
+# the past of another state, whenever the process dies. An empty one says that there was no model.
+
+
+def undo_of(path: Path) -> Path | None:
+    """The file that holds the model before its last change; None if there is no way back."""
+    path = path.resolve()
+    kept = _undo_name(path, checksum_of(path))
+    return kept if kept.is_file() else None
+
+
+def undo_change(path: Path, before: str | None) -> None:
+    """Take the last change back; if that was the first one, there is no model afterwards. `before` is as in `replace_model`."""
+    path = path.resolve()
+    with one_at_a_time(path), writing(path):
+        _check_unchanged(path, before)
+        kept = undo_of(path)
+        if kept is None:
+            raise DataError("there is no change to take back: one step is kept, of changes made by afaf serve")
+        if kept.stat().st_size:
+            os.replace(kept, path)
+        else:
+            path.unlink()
+        _remove_undo(path)
+        sync(path.parent)
+
+
+def _undo_name(path: Path, after: str | None) -> Path:
+    return path.with_name(f"{path.name}.undo-{(after or 'none')[:16]}")
+
+
+def _keep_for_undo(path: Path, after: str | None) -> None:
+    kept = _undo_name(path, after)
+    kept.unlink(missing_ok=True)
+    if not path.exists():
+        kept.touch()
+        return
+    try:
+        os.link(path, kept)
+    except OSError:  # a disk without links
+        write_whole(kept, lambda part: fill(part, [path.read_bytes()]))
+
+
+def _remove_undo(path: Path, but: str | None = None) -> None:
+    for old in path.parent.glob(f"{glob.escape(path.name)}.undo-*"):
+        if old != _undo_name(path, but) and UNDO.fullmatch(old.name[len(path.name) :]):
+            old.unlink(missing_ok=True)
 
 
 def _check_unchanged(path: Path, before: str | None) -> None:

@@ -42,20 +42,25 @@ _MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: any marker
 
 def read_image(path: Path, size: int | None) -> Pixels:
     """Read an image file as (height, width, 1 or 3)."""
-    with warnings.catch_warnings(), reading(path, "replace or remove it"):
+    with reading(path, "replace or remove it"):
+        return decode_image(read_bytes(path, BYTES_AT_MOST), size, str(path))
+
+
+def decode_image(data: bytes, size: int | None, name: str) -> Pixels:
+    """The same from the bytes of a file; `name` is for messages."""
+    with warnings.catch_warnings(), reading(name, "replace or remove it"):
         warnings.simplefilter("ignore")  # Pillow's warnings about files that are refused below or decode well
         try:
-            data = read_bytes(path, BYTES_AT_MOST)
             opened = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:
-            raise DataError(f"{path}: not an image, whatever its name says: replace or remove it") from None
+            raise DataError(f"{name}: not an image, whatever its name says: replace or remove it") from None
         with opened as image:
             if image.format in ("JPEG", "MPO"):
-                _prepare_jpeg(image, data, size, path)
-            return pixels_of(image, size, str(path))
+                _prepare_jpeg(image, data, size, name)
+            return pixels_of(image, size, name)
 
 
-def _prepare_jpeg(image: Image.Image, data: bytes, size: int | None, path: Path) -> None:
+def _prepare_jpeg(image: Image.Image, data: bytes, size: int | None, path: str) -> None:
     """Refuse a JPEG that takes minutes to decode; decode one that is too large for memory at reduced size if it is scaled anyway."""
     width, height = image.size
     scans = count_scans(data, JPEG_WORK // (width * height))
