@@ -28,7 +28,6 @@ from afaf.runs.progress import Position, RunProgress
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Stream
 from afaf.training.learner import Learner
-from afaf.training.plan import LearningPlan
 from benchmarks.provenance import write_results
 
 KINDS: dict[str, dict[str, Any]] = {"none": {}, "default": {}, "every epoch": {"run.checkpoint": 0}}
@@ -40,24 +39,16 @@ class Timed(Checkpoints):
     stalled = 0.0
     taken = 0
 
-    def save_within(self, learner: Learner, plan: LearningPlan, position: Position, progress: RunProgress) -> None:
+    def save(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         started = time.perf_counter()
-        super().save_within(learner, plan, position, progress)
-        self._count(started)
-
-    def save_whole(self, learner: Learner, position: Position, progress: RunProgress) -> None:
-        started = time.perf_counter()
-        super().save_whole(learner, position, progress)
-        self._count(started)
+        super().save(learner, position, progress)
+        Timed.stalled += time.perf_counter() - started
+        Timed.taken += 1
 
     def wait(self) -> None:
         started = time.perf_counter()
         super().wait()
         Timed.stalled += time.perf_counter() - started
-
-    def _count(self, started: float) -> None:
-        Timed.stalled += time.perf_counter() - started
-        Timed.taken += 1
 
 
 class Nothing(Timed):
@@ -66,7 +57,7 @@ class Nothing(Timed):
     def due(self) -> bool:
         return False
 
-    def save_whole(self, learner: Learner, position: Position, progress: RunProgress) -> None:
+    def save(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         pass
 
 
@@ -79,7 +70,7 @@ def measure(stream: Stream, method: str, kind: str, epochs: int | None, device: 
         started = time.perf_counter()
         results = runner.run(Job(stream, method, device=str(device), out=Path(folder) / "run", settings=settings))
         seconds = time.perf_counter() - started
-        size = sum(path.stat().st_size for path in (Path(folder) / "run" / "checkpoints").iterdir())
+        size = sum(path.stat().st_size for path in (Path(folder) / "run" / "checkpoints").glob("*"))
     return {"kind": kind, "seconds": seconds, "stalled": Timed.stalled, "taken": Timed.taken, "bytes_kept": size, "acc": results.acc}
 
 

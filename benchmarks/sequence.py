@@ -34,13 +34,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.started = 0.0
-        self.lessons: list[float] = []
+        self.task_seconds: list[float] = []
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self.started = time.perf_counter()
         elif isinstance(event, TaskEnded):
-            self.lessons.append(time.perf_counter() - self.started - sum(self.lessons))
+            self.task_seconds.append(time.perf_counter() - self.started - sum(self.task_seconds))
 
 
 def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, seed: int, device: torch.device) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def measure(stream: Any, method: str, engine: str, precision: str, epochs: int, 
         "seed": seed,
         "seconds": results.seconds,
         "seconds_learning": results.seconds_learning,
-        "lessons": clock.lessons,
+        "task_seconds": clock.task_seconds,
         "acc": results.acc,
         "bwt": results.bwt,
         "acc_task_il": results.acc_task_il,
@@ -96,7 +96,7 @@ def measure_together(
             "epochs": epochs,
             "seed": results.seed,
             "seconds": seconds,
-            "lessons": [],
+            "task_seconds": [],
             "acc": results.acc,
             "bwt": results.bwt,
             "acc_task_il": results.acc_task_il,
@@ -134,13 +134,13 @@ def main() -> None:
                 rows.append(row)
                 print(row, flush=True)
     table = Table(title=f"{options.stream}, {options.method}, {options.epochs} epochs, {device_name(device)}")
-    for column in ("engine", "precision", "seed", "seconds", "per lesson", "ACC", "BWT", "task-IL", "peak GB"):
+    for column in ("engine", "precision", "seed", "seconds", "per task", "ACC", "BWT", "task-IL", "peak GB"):
         table.add_column(column)
     for row in rows:
-        lessons = " ".join(f"{seconds:.1f}" for seconds in row["lessons"])
+        task_seconds = " ".join(f"{seconds:.1f}" for seconds in row["task_seconds"])
         peak = "-" if row["peak_gpu_bytes"] is None else f"{row['peak_gpu_bytes'] / 1e9:.2f}"
         accuracies = [f"{row[name]:.2f}" if row[name] is not None else "-" for name in ("acc", "bwt", "acc_task_il")]
-        table.add_row(row["engine"], row["precision"], str(row["seed"]), f"{row['seconds']:.1f}", lessons, *accuracies, peak)
+        table.add_row(row["engine"], row["precision"], str(row["seed"]), f"{row['seconds']:.1f}", task_seconds, *accuracies, peak)
     Console().print(table)
     write_results(options.out, rows, device)
 

@@ -46,7 +46,7 @@ class World:
     ) -> Learner:
         """Learn the whole stream; a world whose tasks do not fit is no example."""
         learner = Learner.fresh(Network(self.spec, self.seed, dtype=self.dtype), self.unit)
-        for tasks in self.method.lessons(len(self.stream)):
+        for tasks in self.method.task_groups(len(self.stream)):
             chosen = [self.stream[number - 1] for number in tasks]
             data = TaskData([(task.train, task.preparation) for task in chosen], dtype=self.dtype)
             held_out = TaskData([(task.test, task.preparation) for task in chosen], dtype=self.dtype)

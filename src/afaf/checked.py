@@ -75,6 +75,8 @@ def _dataclass(kind: Any) -> Check:
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
 
     def check(value: Any, where: str) -> Any:
+        if isinstance(value, kind):
+            return value
         if not isinstance(value, Mapping):
             raise _mismatch(where, "a table", value)
         for name in value:

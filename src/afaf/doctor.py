@@ -17,7 +17,7 @@ from afaf.files.lock import holder_of, is_locked
 from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model_store import from_backup, has_encoder
-from afaf.runs.checkpoint import Restored, changed_settings, load_checkpoint
+from afaf.runs.checkpoint import changed_settings, load_checkpoint
 from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
 from afaf.runs.progress import RunProgress
 from afaf.runs.results import Results
@@ -85,7 +85,7 @@ def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
             diagnosis.add(path.name, [], f"whole, {len(model.life.known)} classes of {model.taught.images + model.held.images} images")
             return
         if container.description(path)[0].get("kind") == "checkpoint":
-            learner = load_checkpoint(path, sorted(path.parent.glob("*.safetensors")), CPU).learner
+            learner = load_checkpoint(path, CPU).learner
         else:
             learner = Model.load(path).learner
     except FileError as error:
@@ -151,10 +151,12 @@ def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
 def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
     """The good ones, oldest first."""
     good = []
-    paths = checkpoints_in(path)
-    for file in paths:
+    for file in checkpoints_in(path):
         try:
-            restored: Restored = load_checkpoint(file, paths, CPU)
+            if container.description(file)[0].get("whole") is False:
+                diagnosis.sound.append(f"{file.name}: written within a task by an earlier afaf; a resume uses the one before it")
+                continue
+            restored = load_checkpoint(file, CPU)
         except FileError as error:
             diagnosis.wrong.append(str(error))
             continue

@@ -30,7 +30,8 @@ from afaf.cli.main import app
 from afaf.errors import RunError
 from afaf.lifelong import model_store as keeping
 from afaf.lifelong.model import Lifelong
-from afaf.storage.state import describe, stored_tensors
+from afaf.storage.description import describe
+from afaf.storage.state import stored_tensors
 from afaf.training.report import EpochReport
 
 runner = CliRunner()

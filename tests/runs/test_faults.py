@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def fail_in_turn(tmp_path: Path, errors_at: Callable[[int], tuple[int, ...]]) ->
             if saved and not finished:
                 resumed = next(line for line in map(json.loads, (folder / "log.jsonl").open()) if line["event"] == "resumed")
                 assert resumed["passed_over"] == []  # nothing half-written lies about
-                assert resumed["position"] != Position().to_dict()  # it went on from the checkpoint, not from the beginning
+                assert resumed["position"] != asdict(Position())  # it went on from the checkpoint, not from the beginning
 
 
 def test_a_run_that_fails_leaves_nobody_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

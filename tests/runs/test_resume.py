@@ -16,7 +16,6 @@ from afaf.doctor import examine
 from afaf.errors import ConfigError, DataError, RunError, StoppedError
 from afaf.methods.finetune import Finetune
 from afaf.runs import runner
-from afaf.runs.checkpoint import load_checkpoint
 from afaf.runs.events import EpochEnded, Event, Warned
 from afaf.runs.job import Job
 from afaf.runs.resume import _refuse_another, resume
@@ -97,17 +96,17 @@ def test_stopped_anywhere_and_resumed_it_ends_with_the_same_bits(name: str, tmp_
 
 
 def goes_on_from(folder: Path) -> tuple[int, int, int]:
-    """Lesson, phase and epochs at which the run was taken up."""
+    """Tasks learned, phase and epochs at which the run was taken up."""
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     (position,) = [line["position"] for line in lines if line["event"] == "resumed"]
-    return position["lesson"], position["phase"], position["epochs"]
+    return position["tasks"], position["phase"], position["epochs"]
 
 
 def stands_after(log: list[dict[str, Any]], epochs: int) -> tuple[int, int, int]:
     """Where a run stands after so many epochs."""
     last = [line for line in log if line["event"] == "epoch"][epochs - 1]
-    lessons = sum(line["event"] == "task" for line in log[: log.index(last)])
-    return lessons, last["phase"], last["epoch"] + 1
+    tasks = sum(line["event"] == "task" for line in log[: log.index(last)])
+    return tasks, last["phase"], last["epoch"] + 1
 
 
 def test_resumed_after_every_single_epoch(tmp_path: Path) -> None:
@@ -125,43 +124,44 @@ def test_resumed_after_every_single_epoch(tmp_path: Path) -> None:
     assert sum(line["event"] == "resumed" for line in lines) >= 6
 
 
-def test_a_checkpoint_within_a_task_holds_what_can_have_changed_and_no_more(tmp_path: Path) -> None:
-    """AFAF reuses from the second task on: W_1 stands still, and so do the weights of the first task."""
-    settings = {"method.first_reuse": 2, "method.l_reuse": 2}
-    stopped(tmp_path, 5, "afaf", **settings)
-    whole, within = sorted((tmp_path / "checkpoints").iterdir())
-    about, _ = container.description(within)
-    assert about["base"] == container.description(whole)[1]
-    with within.open("rb") as file:
-        names = set(container._header(file, within.stat().st_size)[1])
-    assert not {"owner/1", "own/1", "bias/1", "after/1/bias/1", "weights/1", "importance/places/1"} & names
-    assert {"own/2", "own/3", "owner/2", "bias/3", "importance/neurons/2"} <= names
-    learner = load_checkpoint(within, [whole, within], container.torch.device("cpu")).learner
-    with within.open("rb") as file:
-        entries = container._header(file, within.stat().st_size)[1]
-    assert entries["own/2"].numel == int(learner.ledger.owned_by(2, 2).sum())
-
-
-def test_the_last_two_checkpoints_stay_and_what_they_need(tmp_path: Path) -> None:
+def test_the_last_two_checkpoints_stay(tmp_path: Path) -> None:
     stopped(tmp_path, 8, "afaf", **{"run.checkpoint": 0})  # task 3, two of three epochs
     names = [path.name.split("-", 1)[1].removesuffix(".safetensors") for path in sorted((tmp_path / "checkpoints").iterdir())]
-    assert names == ["task-1-end", "task-2-end", "task-3-phase-0-epoch-1", "task-3-phase-0-epoch-2"]
+    assert names == ["task-3-phase-0-epoch-1", "task-3-phase-0-epoch-2"]
 
 
-@pytest.mark.parametrize("damage", ["newest", "both within the task", "the whole one they belong to", "all"])
+def test_a_checkpoint_that_holds_changes_only_is_passed_over(tmp_path: Path) -> None:
+    """As earlier versions wrote them within a task, with format 1."""
+    run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings=QUICK))
+    folder = tmp_path / "run"
+    stopped(folder, 5)  # task 2, two of three epochs
+    end, within = sorted((folder / "checkpoints").iterdir())
+    for path, more in ((end, {"whole": True}), (within, {"whole": False, "task": 2, "base": container.description(end)[1]})):
+        contents = container.read_file(path, lambda about, tensors: None)
+        about = {**contents.about, "format": 1, **more}
+        about["position"] = {("lesson" if name == "tasks" else name): value for name, value in about["position"].items()}
+        path.write_bytes(container.encode(contents.tensors, about)[0])
+    told = StopAfter(StopToken(), 0)
+    resume(folder, stream=stream(), on_event=told)
+    assert len(told.warnings) == 1
+    assert within.name in told.warnings[0]
+    assert found(folder) | {"passed over": []} == found(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("damage", ["newest", "all"])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(damage: str, tmp_path: Path) -> None:
     run(Job(stream(), "afaf", device="cpu", out=tmp_path / "whole", settings={**QUICK, "run.checkpoint": 0}))
     folder = tmp_path / "run"
     stopped(folder, 8, "afaf", **{"run.checkpoint": 0})
     paths = sorted((folder / "checkpoints").iterdir())
-    chosen = {"newest": paths[3:], "both within the task": paths[2:], "the whole one they belong to": paths[1:2], "all": paths}[damage]
+    chosen = {"newest": paths[1:], "all": paths}[damage]
     for path in chosen:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 4
         path.write_bytes(data)
     told = StopAfter(StopToken(), 0)
     resume(folder, stream=stream(), on_event=told)
-    assert len(told.warnings) == (3 if damage == "the whole one they belong to" else len(chosen))
+    assert len(told.warnings) == len(chosen)
     assert all("damaged" in warning for warning in told.warnings)
     assert found(folder) | {"passed over": []} == found(tmp_path / "whole")
     assert len(found(folder)["passed over"]) == len(told.warnings)
@@ -173,8 +173,7 @@ def test_a_checkpoint_of_a_newer_afaf_is_not_taken_for_a_damaged_one(tmp_path: P
     stopped(tmp_path, 2)
     (path,) = (tmp_path / "checkpoints").iterdir()
     contents = container.read_file(path, lambda about, entries: None)
-    parts, _ = container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"})
-    path.write_bytes(b"".join(parts))
+    path.write_bytes(container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"})[0])
     before = path.read_bytes()
     with pytest.raises(RunError, match=r"afaf 9\.0 in format 9.*update afaf"):
         resume(tmp_path, stream=stream())
@@ -330,7 +329,7 @@ def test_a_checkpoint_that_does_not_say_what_the_run_began_with_is_gone_on_from(
     (path,) = (folder / "checkpoints").iterdir()
     contents = container.read_file(path, lambda about, entries: None)
     old = {name: value for name, value in contents.about.items() if name != "began_with"}
-    path.write_bytes(b"".join(container.encode(contents.tensors, old)[0]))
+    path.write_bytes(container.encode(contents.tensors, old)[0])
     assert old != contents.about
     assert examine(folder).well
     resume(folder, stream=stream())

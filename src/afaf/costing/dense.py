@@ -1,4 +1,4 @@
-"""Costs of methods that train the whole network in every lesson."""
+"""Costs of methods that train the whole network in every task."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from afaf.streams.tasks import Outline
 
 
 class DenseCosts(CostModel):
-    """Every lesson moves all weights, and the output rows in its loss."""
+    """Every task changes all weights, and the output rows in its loss."""
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
         prints, classes = [], 0
-        for tasks in self.lessons(len(outline)):
+        for tasks in self.task_groups(len(outline)):
             new = sum(outline.classes_per_task[task - 1] for task in tasks)
             classes += new
             whole = {l: edge.weights for l, edge in enumerate(spec.edges, 1)}

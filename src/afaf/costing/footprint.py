@@ -1,4 +1,4 @@
-"""The work of learning a stream, known without training: what a method uses, lesson by lesson, and what it keeps."""
+"""The work of learning a stream, known without training: what a method uses, task by task, and what it keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from afaf.training.settings import Settings
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one phase of one lesson computes with, known without training: weights by l of W_l."""
+    """What one phase of one task computes with, known without training: weights by l of W_l."""
 
     samples: int
     epochs: int
@@ -42,12 +42,12 @@ class CostModel:
         """What the ledger's owners are kept for: connections, or single weights."""
         return "connection"
 
-    def lessons(self, n_tasks: int) -> list[tuple[int, ...]]:
+    def task_groups(self, n_tasks: int) -> list[tuple[int, ...]]:
         """Which tasks (numbered from 1) are learned together, in order."""
         return [(task,) for task in range(1, n_tasks + 1)]
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """What learning the stream will use, lesson by lesson and phase by phase; a method that freezes or prunes says so here."""
+        """What learning the stream will use, task by task and phase by phase; a method that freezes or prunes says so here."""
         raise ConfigError(f"method '{self.name}' does not say what it will use: it has no footprints, so its costs are unknown")
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:

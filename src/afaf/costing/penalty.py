@@ -22,5 +22,5 @@ class PenaltyCosts(CostModel):
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         floats = sum(edge.weights + edge.outputs for edge in spec.edges[:-1])
         floats += sum(2 * spec.layer(layer).size for layer in spec.normed_layers)
-        terms = len(self.lessons(len(outline))) if self.options.blend == "separate" else 1
+        terms = len(self.task_groups(len(outline))) if self.options.blend == "separate" else 1
         return {"importance": 4 * floats * terms, "anchor": 4 * floats * terms}

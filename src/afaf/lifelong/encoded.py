@@ -6,7 +6,6 @@ be taken out again exactly, and two models of one encoder can be merged. The fil
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -32,7 +31,7 @@ from afaf.heads.sums import Linear, Sums
 from afaf.lifelong.head_state import PARTS, HeadSettings, State, is_held_out
 from afaf.lifelong.life import Label, Life, TaskNote
 from afaf.storage import container
-from afaf.storage.container import About, Contents, Entries, readable
+from afaf.storage.container import About, Contents, Tensors, readable
 from afaf.storage.model_file import check_format
 from afaf.version import __version__
 
@@ -297,12 +296,9 @@ class EncodedModel:
     # Files.
 
     def save(self, path: Any) -> None:
-        write_output(Path(path), "safetensors", lambda part: fill(part, self._parts()))
+        write_output(Path(path), "safetensors", lambda part: fill(part, [self.to_bytes()]))
 
     def to_bytes(self) -> bytes:
-        return b"".join(self._parts())
-
-    def _parts(self) -> list[bytes | memoryview]:
         about = {
             "format": FORMAT,
             "kind": KIND,
@@ -320,7 +316,7 @@ class EncodedModel:
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> EncodedModel:
-        return cls._from(container.read(io.BytesIO(data), "the model", _check), "the model")
+        return cls._from(container.read(data, "the model", _check), "the model")
 
     @classmethod
     def _from(cls, contents: Contents, name: str) -> EncodedModel:
@@ -369,14 +365,14 @@ def _only(life: Life, classes: Sequence[int]) -> Life:
     return replace(life, labels=labels, removed=[classes.index(c) for c in life.removed if c in classes], tasks=list(life.tasks))
 
 
-def _check(about: About, entries: Entries) -> None:
-    """Refuse what cannot be a model before any memory is asked for."""
+def _check(about: About, tensors: Tensors) -> None:
+    """Refuse what cannot be a model."""
     check_format(about, KIND, FORMAT)
     wanted = {f"{part}.{name}" for part in PARTS for name in ("counts", "totals", "gram")}
-    if set(entries) != wanted | {"notes"}:
+    if set(tensors) != wanted | {"notes"}:
         raise ValueError("its sums are not all there")
     for part in PARTS:
-        counts, totals, gram = (entries[f"{part}.{name}"] for name in ("counts", "totals", "gram"))
+        counts, totals, gram = (tensors[f"{part}.{name}"] for name in ("counts", "totals", "gram"))
         d = totals.shape[1] if len(totals.shape) == 2 else -1
-        if d < 1 or gram.numel != d * (d + 1) // 2 or totals.numel != d * counts.numel:
+        if d < 1 or gram.numel() != d * (d + 1) // 2 or totals.numel() != d * counts.numel():
             raise ValueError("its sums have sizes that do not fit")

@@ -48,7 +48,7 @@ O = TypeVar("O")
 class Method(CostModel, Generic[O]):
     """The base of all methods. A subclass sets `name`, `summary` and `Options`, and says what `start`, `plan` and `finish` do.
 
-    `start` may change the learner; `plan` only reads it, so that an interrupted lesson can be planned again; `finish` closes the lesson.
+    `start` may change the learner; `plan` only reads it, so that an interrupted task can be planned again; `finish` ends the task.
     A method with several phases (train, prune, retrain) is asked for each phase in turn.
     """
 
@@ -77,7 +77,7 @@ class Method(CostModel, Generic[O]):
         raise NotImplementedError
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
-        """Close the lesson: consolidate, or measure what the method keeps."""
+        """End the task: consolidate, or measure what the method keeps."""
 
     def room(self, learner: Learner, task: int, n_classes: int) -> int:
         """How many tasks of this many classes, the first numbered `task`, are sure to fit; 0 for a method that cannot tell."""

@@ -1,4 +1,4 @@
-"""What dense methods share: the whole network is added with the first lesson, and every lesson moves all of it."""
+"""What dense methods share: the whole network is added with the first task, and every task trains all of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ D = TypeVar("D", bound=DenseOptions)
 
 
 class DenseMethod(DenseCosts, Method[D]):
-    """Trains all weights on each lesson's data. The ledger names the last task that moved a weight."""
+    """Trains all weights on each task's data. The ledger names the last task that changed a weight."""
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger

@@ -12,5 +12,5 @@ class Joint(DenseMethod[DenseOptions]):
     Options = DenseOptions
     actions = Actions("dense", "all weights", "nothing", "-")
 
-    def lessons(self, n_tasks: int) -> list[tuple[int, ...]]:
+    def task_groups(self, n_tasks: int) -> list[tuple[int, ...]]:
         return [tuple(range(1, n_tasks + 1))]

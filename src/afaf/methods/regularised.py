@@ -84,7 +84,7 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
         keep(learner.memory, f"anchor/{slot}", protected(learner.network.parameters))
 
     def estimate(self, learner: Learner, context: TaskContext) -> Named:
-        """How important each parameter is to this lesson, among the outputs of all classes seen so far."""
+        """How important each parameter is to this task, among the outputs of all classes seen so far."""
         measure = self.measure(learner, context, torch.tensor(sorted(learner.seen_classes), device=learner.network.device))
         measured = learner.network, context.data, measure, type(self).size
         if self.options.estimator == "per-sample":

@@ -15,13 +15,16 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from afaf.bounds import Count, Portion, Within
+from afaf.checked import build
 from afaf.errors import ConfigError
 from afaf.network.ops import Convolution, Dense, Operation, Product, parse_operation
 
 Group = Literal["input", "conv", "fc", "output", "classes"]
 Kind = Literal["conv", "dense", "sum"]
+Extent = Annotated[int, Within(1, 1 << 12)]
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,12 @@ class Layer:
     """
 
     kind: Kind
-    neurons: int
+    neurons: Count
     ops: tuple[str, ...] = ("relu",)
-    kernel: int = 3
-    stride: int = 1
-    padding: int = 0
-    inputs: tuple[int, ...] = ()
+    kernel: Extent = 3
+    stride: Extent = 1
+    padding: Annotated[int, Within(0, 1 << 12)] = 0
+    inputs: tuple[Count, ...] = ()
 
     @property
     def product(self) -> Product | None:
@@ -52,11 +55,6 @@ class Layer:
         more = {"stride": self.stride, "padding": self.padding, "inputs": list(self.inputs)}
         defaults = {field.name: field.default for field in fields(self)}
         return data | {name: value for name, value in more.items() if value not in (defaults[name], [])}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Layer:
-        more = {name: data[name] for name in ("stride", "padding") if name in data}
-        return cls(data["kind"], data["neurons"], tuple(data["then"]), data["kernel"], **more, inputs=tuple(data.get("inputs", ())))
 
 
 @dataclass(frozen=True)
@@ -111,10 +109,10 @@ class NetworkSpec:
     """An architecture together with the shape of its input and the number of its output rows."""
 
     name: str
-    input_shape: tuple[int, ...]
+    input_shape: tuple[Count, ...]
     hidden: tuple[Layer, ...]
-    n_classes: int
-    dropout: float = 0.2
+    n_classes: Count
+    dropout: Portion = 0.2
 
     @cached_property
     def _built(self) -> Built:
@@ -232,8 +230,10 @@ class NetworkSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NetworkSpec:
-        hidden = tuple(Layer.from_dict(layer) for layer in data["hidden"])
-        return cls(data["name"], tuple(data["input_shape"]), hidden, data["n_classes"], data["dropout"])
+        """Raises ConfigError for what no network has."""
+        hidden = [{"ops" if name == "then" else name: value for name, value in layer.items()} for layer in data["hidden"]]
+        spec: NetworkSpec = build(cls, {**data, "hidden": hidden}, "network")
+        return spec
 
 
 Built = tuple[tuple[NeuronLayer, ...], tuple[Edge, ...]]

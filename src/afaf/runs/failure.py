@@ -53,7 +53,7 @@ def _kept(run: Run, words: str) -> str:
         return ""
     with contextlib.suppress(WriteError, FileError):
         run.checkpoints.wait()
-    return "" if run.checkpoints.newest is None else f". {words}: {run.checkpoints.newest.path}"
+    return "" if run.checkpoints.newest is None else f". {words}: {run.checkpoints.newest}"
 
 
 def _resume_advice(run: Run) -> str:

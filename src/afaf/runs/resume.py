@@ -105,7 +105,7 @@ def _restore(run: Run, folder: RunFolder) -> None:
     folder.cut_log(0 if restored is None else restored.log_bytes)
     if restored is not None:
         run.restore(restored)
-    folder.log({"event": "resumed", "position": run.position.to_dict(), "passed_over": skipped})
+    folder.log({"event": "resumed", "position": asdict(run.position), "passed_over": skipped})
 
 
 def _refuse_another(out: Path, asked: Table) -> None:

@@ -116,7 +116,7 @@ class Run:
         self.job, self.stream, self.setup, self.device = job, stream, setup, find_device(job.device)
         self.method, self.config = setup.method, setup.config
         self.folder, self.emit, self.stop = folder, on_event, stop or StopToken()
-        self.tasks = self.method.lessons(len(stream))
+        self.task_groups = self.method.task_groups(len(stream))
         spec = setup.spec.with_classes(setup.first_output_rows(stream.outline))
         self.learner = Learner.fresh(Network(spec, job.seed, self.device), self.method.unit)
         self.engine = find_engine(self.config.run.engine, self.device, self.config.run.precision)
@@ -147,11 +147,9 @@ class Run:
         epochs = self._planned_epochs()
         self.emit(RunStarted(self.job, self.stream.outline, self.method.name, self.job.seed, sum(epochs)))
         if self.position != Position():
-            done = epochs[: self.position.lesson * self.method.phases + self.position.phase]
+            done = epochs[: self.position.tasks * self.method.phases + self.position.phase]
             self.emit(RunResumed(self.job, str(self.position), sum(done) + self.position.epochs))
-        elif self.checkpoints is not None:
-            self.checkpoints.begin(self.learner)
-        for numbers in self.tasks[self.position.lesson :]:
+        for numbers in self.task_groups[self.position.tasks :]:
             self._learn(numbers)
             self._evaluate(numbers)
             self._end_task()
@@ -162,7 +160,7 @@ class Run:
         try:
             return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, self.stream.outline)]
         except ConfigError:
-            return [self.config.learn.epochs] * (len(self.tasks) * self.method.phases)
+            return [self.config.learn.epochs] * (len(self.task_groups) * self.method.phases)
 
     def _finish(self) -> Results:
         results = self._results()
@@ -209,13 +207,13 @@ class Run:
 
     def _end_task(self) -> None:
         """Checkpoint the run between two tasks; stop there if asked to."""
-        self.position = Position(self.position.lesson + 1)
+        self.position = Position(self.position.tasks + 1)
         self.progress.seconds = time.perf_counter() - self._started
         if self.checkpoints is not None:
-            self.checkpoints.save_whole(self.learner, self.position, self.progress)
-        if self.position.lesson == self.job.snapshot_after:
-            self.emit(StateReached(self.job, RunState.of(self.position.lesson, self.learner, self.progress)))
-        if self.stop.asked and self.position.lesson < len(self.tasks):
+            self.checkpoints.save(self.learner, self.position, self.progress)
+        if self.position.tasks == self.job.snapshot_after:
+            self.emit(StateReached(self.job, RunState.of(self.position.tasks, self.learner, self.progress)))
+        if self.stop.asked and self.position.tasks < len(self.task_groups):
             self._stop()
 
     def _after_epoch(self, plan: LearningPlan) -> Callable[[EpochReport], None]:
@@ -226,12 +224,12 @@ class Run:
             self.emit(EpochEnded(self.job, report))
             if self.folder is not None:
                 self.folder.log({"event": "epoch", **asdict(report)})
-            here = Position(self.position.lesson, True, plan.phase, report.epoch + 1)
+            here = Position(self.position.tasks, True, plan.phase, report.epoch + 1)
             if self.checkpoints is not None and (self.checkpoints.due() or self.stop.asked):
                 now = time.perf_counter()
                 learning = self.progress.seconds_learning + now - self._learning
                 so_far = replace(self.progress, seconds=now - self._started, seconds_learning=learning)
-                self.checkpoints.save_within(self.learner, plan, here, so_far)
+                self.checkpoints.save(self.learner, here, so_far)
             if self.stop.asked:
                 self._stop()
 

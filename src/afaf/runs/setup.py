@@ -28,7 +28,7 @@ class Setup:
         """Output rows the network begins with: those of the whole stream, or of the first task."""
         if self.config.network.outputs == "reserved":
             return outline.n_classes
-        first = self.method.lessons(len(outline))[0]
+        first = self.method.task_groups(len(outline))[0]
         return sum(outline.classes_per_task[task - 1] for task in first)
 
 

@@ -1,4 +1,4 @@
-"""How a lesson is learned: the one place where a method's plans meet an engine, for runs and for models that keep learning."""
+"""Trains one task: the only place where a method's plans meet an engine, for runs and for models that keep learning."""
 
 from __future__ import annotations
 

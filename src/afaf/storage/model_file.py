@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from afaf import checked
 from afaf.files import fill, write_output
 from afaf.storage import container
-from afaf.storage.container import About, Contents, Entries, readable
-from afaf.storage.state import Description, build, check_entries, check_size, describe, stored_tensors
+from afaf.storage.container import About, Contents, Tensors, readable
+from afaf.storage.description import Description, check_tensors, describe
+from afaf.storage.state import build, stored_tensors
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
 from afaf.version import __version__
@@ -35,11 +35,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path`: whole, or not at all. A file there that is no model of ours is an `OverwriteError`."""
-        write_output(Path(path), "safetensors", lambda part: fill(part, self._parts()))
-
-    def to_bytes(self) -> bytes:
-        """The bytes of a model file."""
-        return b"".join(self._parts())
+        write_output(Path(path), "safetensors", lambda part: fill(part, [self.to_bytes()]))
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Model:
@@ -48,10 +44,11 @@ class Model:
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Model:
-        """The model that `to_bytes` was asked for."""
-        return cls._from(container.read(io.BytesIO(data), "the model", check), "the model", torch.device(device))
+        """The model that `to_bytes` returned."""
+        return cls._from(container.read(data, "the model", check), "the model", torch.device(device))
 
-    def _parts(self) -> list[bytes | memoryview]:
+    def to_bytes(self) -> bytes:
+        """The bytes of a model file."""
         about = {
             "format": FORMAT,
             "kind": "model",
@@ -76,21 +73,13 @@ class Model:
             return cls(learner, about["method"], about["class_names"], preparations, about["config"], about["stream"], about.get("life"))
 
 
-def check(about: About, entries: Entries) -> None:
-    """Refuse what cannot be a model, before any memory is asked for."""
+def check(about: About, tensors: Tensors) -> None:
+    """Refuse what cannot be a model."""
     check_format(about, "model", FORMAT)
-    description = _description(about)
-    check_entries(description, entries)
-    check_size(description, entries)
-    _texts(about["method"], about["stream"])
-    for names in about["class_names"]:
-        if not isinstance(names, list):
-            raise ValueError("its class names are not by task")
-        _texts(*names)
-    if not isinstance(about["config"], dict):
-        raise ValueError("its settings are no table")
-    if not isinstance(about.get("life"), (dict, type(None))):
-        raise ValueError("its life is no table")
+    check_tensors(_description(about), tensors)
+    fields = {"method": str, "stream": str, "class_names": list[list[str]], "config": dict[str, Any], "life": dict[str, Any] | None}
+    for name, kind in fields.items():
+        checked.build(kind, about.get("life") if name == "life" else about[name], name)
 
 
 def check_format(about: About, kind: str, newest: int) -> None:
@@ -113,19 +102,8 @@ def _description(about: About) -> Description:
 
 def _preparation(data: dict[str, Any], shape: tuple[int, ...]) -> Preparation:
     """How images are prepared for a network with an input of this shape: a mean and a spread for all channels, or for each."""
-    mean, std = (tuple(float(number) for number in data[name]) for name in ("mean", "std"))
-    sense = (
-        {len(mean), len(std)} <= {1, shape[0]}
-        and all(map(isfinite, mean))
-        and all(isfinite(number) and number > 0 for number in std)
-        and data["augment"] in ("none", "crop-flip")
-        and (data["channels"] is None or (type(data["channels"]) is int and (len(shape) == 1 or data["channels"] == shape[0])))
-    )
-    if not sense:
-        raise ValueError("its preparation of images makes no sense")
-    return Preparation(mean, std, data["channels"], data["augment"])
-
-
-def _texts(*values: Any) -> None:
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError("names in it are no text")
+    told: Preparation = checked.build(Preparation, data, "preparation")
+    fits = {len(told.mean), len(told.std)} <= {1, shape[0]} and min(told.std) > 0
+    if not fits or (told.channels is not None and len(shape) > 1 and told.channels != shape[0]):
+        raise ValueError("its preparation does not fit its images")
+    return told
