@@ -23,9 +23,9 @@ class Block(nn.Module):
 
 
 class ResNet10(nn.Module):
-    def __init__(self, width: int, classes: int):
+    def __init__(self, width: int, classes: int, channels: int = 3):
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, width, 3, 1, 1), nn.BatchNorm2d(width)
+        self.stem, self.norm = nn.Conv2d(channels, width, 3, 1, 1), nn.BatchNorm2d(width)
         sizes = [width, width, 2 * width, 4 * width, 8 * width]
         self.blocks = nn.Sequential(*(Block(a, b, 1 if i == 0 else 2) for i, (a, b) in enumerate(itertools.pairwise(sizes))))
         self.head = nn.Linear(8 * width, classes)

@@ -54,8 +54,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `afaf --version` need not wait for PyTorch."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'afaf' has no attribute '{name}'")
     from importlib import import_module
 
+    if name == "network":
+        return import_module("afaf.network")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'afaf' has no attribute '{name}'")
     return getattr(import_module(_WHERE[name]), name)

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from afaf.costing.predict import Costs
 from afaf.methods.base import Method
+from afaf.network.spec import Layer
 from afaf.report.pictures import draw_run
 from afaf.runs import resume as resuming
 from afaf.runs.events import OnEvent, ignore
@@ -29,6 +32,7 @@ def run(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     data: str | Path | None = None,
+    network: nn.Module | tuple[Layer, ...] | None = None,
     resume: bool = False,
     on_event: OnEvent = ignore,
     stop: StopToken | None = None,
@@ -44,12 +48,14 @@ def run(
         config: A TOML file of settings, which override the stream's preset.
         settings: Single settings such as {"learn.epochs": 5}, which override both.
         data: Folder of the published datasets.
+        network: A `torch.nn.Module` that classifies images, or a tuple of `Layer`, instead of a network by name (`network.name`). The last
+            Linear layer of a module becomes the output; with {"network.weights": "module"} the other layers begin with its weights.
         resume: Continue the run in `out` if there is one, instead of refusing. A finished run returns its results.
         on_event: Called with each event of the run (`afaf.extend` has their types).
         stop: Once `stop.ask()` was called, by another thread or a signal handler, the run finishes its epoch, saves, and raises
             StoppedError.
     """
-    job = Job(stream, method, seed, settings, config, device, data, out, resume)
+    job = Job(stream, method, seed, settings, config, device, data, out, resume, network=network)
     return _draw(resuming.run_or_resume(job, on_event=on_event, stop=stop))
 
 
@@ -61,6 +67,7 @@ def resume(
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     stream: Stream | None = None,
     method: type[Method[Any]] | None = None,
+    network: nn.Module | tuple[Layer, ...] | None = None,
     on_event: OnEvent = ignore,
     stop: StopToken | None = None,
 ) -> Results:
@@ -73,10 +80,11 @@ def resume(
         settings: Only run.checkpoint and run.chunk, which do not affect results.
         stream: Needed again if the run was started with a `Stream` object.
         method: Needed again if the run was started with a `Method` class that is not registered.
+        network: Needed again if the run was started with one.
         on_event: As in `run`.
         stop: As in `run`.
     """
-    given: dict[str, Any] = {"device": device, "data": data, "settings": settings, "stream": stream, "method": method}
+    given: dict[str, Any] = {"device": device, "data": data, "settings": settings, "stream": stream, "method": method, "network": network}
     return _draw(resuming.resume(run, on_event=on_event, stop=stop, **given))
 
 
@@ -87,9 +95,10 @@ def costs(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     data: str | Path | None = None,
+    network: nn.Module | tuple[Layer, ...] | None = None,
 ) -> Costs:
     """Parameters and FLOPs of a method on a stream, without training; the paper's streams need no data for it."""
-    return costs_of(Job(stream, method, settings=settings, config=config, data=data))
+    return costs_of(Job(stream, method, settings=settings, config=config, data=data, network=network))
 
 
 def tune(

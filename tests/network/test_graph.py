@@ -78,19 +78,6 @@ def test_a_resnet_computes_what_pytorch_modules_compute(size: tuple[int, int]) -
         assert torch.allclose(weight.grad.reshape(product.weight.shape), product.weight.grad, rtol=1e-7, atol=1e-9)  # type: ignore
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_every_network_of_the_zoo_has_room_for_5_10_and_20_tasks(name: str) -> None:
-    """AFAF's and SpaceNet's own settings pass the check of capacity, and the width changes the number of weights."""
-    for stream, tasks in (("split-cifar10", 5), ("split-cifar100", 10), ("split-cifar100", 20)):
-        settings = {"network": {"name": name}, "stream": {"classes_per_task": 100 // tasks}} if tasks > 5 else {"network": {"name": name}}
-        if name in ("alexnet", "small-cnn", "mlp", "tiny-mlp"):
-            continue  # presets are the streams'
-        for method in ("afaf", "spacenet"):
-            outline = outline_of(stream, classes_per_task=100 // tasks) if tasks > 5 else outline_of(stream)
-            assert set_up(outline, method, settings).spec.name == name
-    assert describe(name, (3, 32, 32), 10, width=16).dense_params < describe(name, (3, 32, 32), 10).dense_params or name == "tiny-mlp"
-
-
 def test_the_weights_of_resnet18_are_counted_exactly() -> None:
     outline = outline_of("split-cifar10")
     setup = set_up(outline, "finetune", {"network": {"name": "resnet18"}})

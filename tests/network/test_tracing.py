@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import afaf
-from afaf.errors import ConfigError
+from afaf.errors import ConfigError, RunError, StoppedError
 from afaf.network import trace
+from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.zoo import describe, find_network
+from afaf.network.zoo import describe, find_network, module_values
+from afaf.runs.events import EpochEnded
+from afaf.runs.stop import StopToken
+from afaf.streams.benchmarks import open_stream
+from conftest import small_stream
 from modules import ResNet10
+from worlds import probe
 
 CODE = """
 from torch import nn
@@ -57,10 +64,10 @@ def test_a_resnet_as_people_write_it_is_the_zoos() -> None:
 class Own(nn.Module):
     """With functions instead of modules, a value that is read twice, and a residual sum in pre-activation order."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 6) -> None:
         super().__init__()
-        self.first, self.second, self.norm = nn.Conv2d(1, 6, 3, 2, 1), nn.Conv2d(6, 6, 3, 1, 1), nn.BatchNorm2d(6)
-        self.drop, self.head = nn.Dropout(0.1), nn.Linear(6, 4)
+        self.first, self.second, self.norm = nn.Conv2d(1, width, 3, 2, 1), nn.Conv2d(width, width, 3, 1, 1), nn.BatchNorm2d(width)
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(width, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -79,6 +86,113 @@ def test_functions_and_shared_values() -> None:
     )
 
 
+class Averaged(nn.Module):
+    """Ends as many residual networks for CIFAR-10 do, and counts images with size()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn(self.conv(x)))
+        out += out
+        return self.fc(F.avg_pool2d(out, 8).view(out.size(0), -1))  # type: ignore[no-any-return]
+
+
+def filled(module: nn.Module) -> nn.Module:
+    """With norms as a trained module has them."""
+    draw = torch.Generator().manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            for tensor in (part.weight, part.bias, part.running_mean, part.running_var):
+                assert tensor is not None
+                tensor.data.copy_(torch.rand(tensor.shape, generator=draw) + 0.5)
+    return module.eval()
+
+
+@pytest.mark.parametrize("make", [lambda: ResNet10(4, 5), lambda: Own(), lambda: Averaged()])
+def test_a_network_with_a_modules_weights_computes_what_the_module_does(make: Any) -> None:
+    """Up to its last layer: that of the network is of another stream's classes, and drawn from the seed."""
+    module = filled(make())
+    shape = (3, 16, 16) if isinstance(module, ResNet10) else (1, 8, 8)
+    spec = describe(module, shape, 3)
+    network = Network(spec, seed=1, initial=module_values(module, spec))
+    for l in spec.edge_numbers:
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
+    head = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
+    features: list[Tensor] = []
+    head.register_forward_hook(lambda _, inputs, __: features.append(inputs[0]))
+    x = probe(spec)
+    module(x)
+    expected = F.linear(features[0], network.weight(spec.E).flatten(1), network.bias(spec.E))
+    assert torch.allclose(network(x), expected, atol=1e-5)
+    assert torch.equal(network.weight(spec.E), Network(spec, seed=1).initial_weights(spec.E))
+    assert not module.training
+
+
+@pytest.mark.parametrize("method", ["finetune", "afaf"])
+def test_a_run_begins_with_the_modules_weights(method: str, tmp_path: Path) -> None:
+    """Weights that a task begins with, before it moves them; a resumed run ends with the same bits, and another module is refused."""
+    torch.manual_seed(0)
+    stream, module = small_stream([2, 2, 2]), filled(Own(40))
+    settings = {"network.weights": "module", "learn.epochs": 2, "learn.lr": 1e-12, "learn.batch_size": 8, "run.checkpoint": 0}
+    settings |= {"sparse.drop": 0} if method == "afaf" else {}  # a connection that grows begins at 0
+    ended = []
+    for out, stops in ((tmp_path / "a", False), (tmp_path / "b", True)):
+        stop, after = StopToken(), count(1)
+
+        def listen(event: Any, stop: StopToken = stop, after: Any = after, stops: bool = stops) -> None:
+            if stops and isinstance(event, EpochEnded) and next(after) == 3:
+                stop.ask()
+
+        try:
+            afaf.run(stream, method, network=module, out=out, settings=settings, device="cpu", on_event=listen, stop=stop)
+        except StoppedError:
+            with pytest.raises(RunError, match="network="):
+                afaf.resume(out, stream=stream)
+            with pytest.raises(RunError, match="Own"):
+                afaf.resume(out, stream=stream, network=Own(40))
+            afaf.resume(out, stream=stream, network=module)
+        ended.append(afaf.Model.load(out / "model.safetensors").learner)
+    for l in range(1, ended[0].network.spec.E):
+        assert torch.equal(ended[0].network.weight(l), ended[1].network.weight(l))
+        owned = (ended[0].ledger.owner(l) > 0).expand_as(ended[0].network.weight(l))
+        kept = [module.first, module.second][l - 1].weight.reshape(ended[0].network.weight(l).shape)
+        assert torch.allclose(ended[0].network.weight(l)[owned], kept[owned], atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", ["norm", "numbers", "layers"])
+def test_weights_that_cannot_be_kept_are_named(bad: str) -> None:
+    module: Any = Own()
+    if bad == "norm":
+        module.norm.eps = 0.1
+    elif bad == "numbers":
+        module.second.weight.data[0] = float("nan")
+    named = {"norm": "'norm'.*eps", "numbers": "'second'.*finite", "layers": "network.weights"}[bad]
+    network = (Layer("conv", 6),) if bad == "layers" else module
+    with pytest.raises(ConfigError, match=named):
+        afaf.run(small_stream([2, 2]), "finetune", network=network, settings={"network.weights": "module"}, device="cpu")
+
+
+@pytest.mark.parametrize("method", ["afaf", "finetune"])
+def test_a_residual_module_learns_digits(method: str) -> None:
+    """As people write it, given to run as it is: each task is learned."""
+    module = ResNet10(32, 99, channels=1)
+    settings = {"learn.epochs": 5, "learn.lr": 0.1, "run.images": 100}
+    results = afaf.run(open_stream("split-digits")[:3], method, network=module, settings=settings, device="cpu")
+    assert min(results.R_task_il[i][i] for i in range(3)) > 80
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_torchvisions_resnet18_learns_two_tasks_of_cifar10() -> None:
+    """With random weights: nothing is downloaded."""
+    module = pytest.importorskip("torchvision.models").resnet18(num_classes=10)
+    settings = {"learn.epochs": 2, "run.images": 100}
+    results = afaf.run(open_stream("split-cifar10")[:2], "finetune", network=module, settings=settings, device="cpu")
+    assert min(results.R_task_il[i][i] for i in range(2)) > 55
+
+
 class ByValue(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
@@ -91,7 +205,11 @@ class ByValue(nn.Module):
         (nn.Sequential(nn.Conv2d(1, 4, 3, groups=1, dilation=2), nn.Flatten(), nn.Linear(64, 2)), "'0'.*dilation"),
         (nn.Sequential(nn.Conv2d(1, 4, (3, 5)), nn.Flatten(), nn.Linear(96, 2)), "'0'.*kernel_size"),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU()), "Linear"),
-        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(9, 2)), "cannot be traced"),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(9, 2)), "'2'.*do not fit"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2)), "'0'.*do not fit"),
+        (nn.Sequential(nn.Flatten(), *[nn.Linear(64, 64)] * 2, nn.Linear(64, 2)), "'1'.*twice"),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2, padding=1), nn.Flatten(), nn.Linear(64, 2)), "'1'.*padding"),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sequential(ByValue()), nn.Flatten(), nn.Linear(144, 2)), "'1.0'.*cannot be traced"),
         (ByValue(), "cannot be traced"),
     ],
 )

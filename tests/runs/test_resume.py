@@ -276,7 +276,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "learn.lr is fast, but the run began with 0.05": {"learn": {"lr": "fast"}},
     "run.validation is 0.25, but the run began with 0.0": {"run": {"validation": 0.25}},
     "sparse.density.W_1 is 30.0, but the run began with none": {"sparse": {"density": {"fc": 50.0, "output": 70.0, "W_1": 30.0}}},
-    "method.l_reuse is 2, but the run began with 3": {"method": {"l_reuse": 2}},
+    "method.l_reuse is 3, but the run began with 2": {"method": {"l_reuse": 3}},
     "seed is 7, but the run began with 0": {"top": {"seed": 7}},
     "method is spacenet, but the run began with afaf": {"top": {"method": "spacenet"}},
     "data_digest is 0, but the run began with": {"top": {"data_digest": "0"}},

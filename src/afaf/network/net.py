@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,13 +26,22 @@ class Snapshot:
 
 
 class Network:
-    """One fixed-size network. The value a place is initialised with is a function of the seed and the place alone."""
+    """One fixed-size network. The value a place is initialised with is a function of the seed and the place alone, or that of a
+    module the network was traced from: `initial` holds the values of all layers but the output."""
 
-    def __init__(self, spec: NetworkSpec, seed: int = 0, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        initial: Parameters | None = None,
+    ):
         self.spec = spec
         self.seed = seed
         self.device = torch.device(device)
         self.dtype = dtype
+        self.initial = initial
         weights = [torch.zeros(edge.shape, dtype=dtype, device=device) for edge in spec.edges]
         biases = [self.initial_bias(l) for l in spec.edge_numbers]
         norms = {layer: self._initial_norm(layer) for layer in spec.normed_layers}
@@ -51,19 +61,22 @@ class Network:
 
     def initial_weights(self, l: int) -> Tensor:
         edge = self.spec.edge(l)
-        places = torch.arange(edge.weights, dtype=torch.int32, device=self.device)
-        return self._initial(f"weights {l}", places, edge.fan_in).reshape(edge.shape)
+        return self._initial("weights", l, torch.arange(edge.weights, dtype=torch.int32, device=self.device)).reshape(edge.shape)
 
     def initial_bias(self, l: int) -> Tensor:
-        edge = self.spec.edge(l)
-        return self._initial(f"bias {l}", torch.arange(edge.outputs, dtype=torch.int32, device=self.device), edge.fan_in)
+        return self._initial("bias", l, torch.arange(self.spec.edge(l).outputs, dtype=torch.int32, device=self.device))
 
-    def _initial(self, name: str, places: Tensor, fan_in: int) -> Tensor:
-        u = uniform_at(key(self.seed, "initial", name), places)
-        bound: float = fan_in**-0.5
+    def _initial(self, kind: Literal["weights", "bias"], l: int, places: Tensor) -> Tensor:
+        if self.initial is not None and l < self.spec.E:
+            values = self.initial.weights if kind == "weights" else self.initial.biases
+            return values[l - 1].flatten()[places.cpu()].to(self.device, self.dtype)
+        u = uniform_at(key(self.seed, "initial", f"{kind} {l}"), places)
+        bound: float = self.spec.edge(l).fan_in ** -0.5
         return ((2 * u - 1) * bound).to(self.dtype)
 
     def _initial_norm(self, layer: int) -> Norm:
+        if self.initial is not None:
+            return Norm(*(tensor.to(self.device, self.dtype, copy=True) for tensor in self.initial.norms[layer].tensors().values()))
         size = self.spec.layer(layer).size
         zeros, ones = (torch.full((size,), value, dtype=self.dtype, device=self.device) for value in (0.0, 1.0))
         return Norm(ones.clone(), zeros.clone(), zeros.clone(), ones.clone())
@@ -77,7 +90,7 @@ class Network:
         for part in chosen.split(max(1, AT_ONCE // size)):
             units = torch.nonzero(part).to(torch.int32) + first
             places = (units * size + within).view(-1)
-            weight[places] = self._initial(f"weights {l}", places, edge.fan_in)
+            weight[places] = self._initial("weights", l, places)
             first += len(part)
 
     def grow_outputs(self, rows: int) -> None:
@@ -104,6 +117,7 @@ class Network:
         rows = len(snapshot.biases[-1])
         then = Network.__new__(Network)
         then.spec, then.seed, then.device, then.dtype = self.spec.with_classes(rows), self.seed, self.device, self.dtype
+        then.initial = self.initial
         weights = [
             torch.where((owner > 0) & (owner <= task), weight, torch.zeros((), dtype=self.dtype, device=self.device))
             for owner, weight in zip(ledger.owners, self.parameters.weights, strict=True)

@@ -183,6 +183,27 @@ class MaxPool(Operation):
         return replace(kernel, pool=True) if kernel.relu and not kernel.pool and self == MaxPool() else None
 
 
+@dataclass(frozen=True)
+class MeanPool(Operation):
+    """The mean of each size x size values; rows or columns that are left over are left out."""
+
+    name = "mean-pool"
+    size: int = 2
+    stride: int = 2
+
+    def evaluate(self, h: Tensor, norm: Norm | None = None) -> Tensor:
+        return F.avg_pool2d(h, self.size, self.stride)
+
+    def of_constant(self, value: Tensor, norm: Norm | None) -> Tensor:
+        return value
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        return _windows(height, self.size, self.stride, 0), _windows(width, self.size, self.stride, 0)
+
+    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
+        return graph.node("AveragePool", h, kernel_shape=[self.size] * 2, strides=[self.stride] * 2)
+
+
 class GlobalMean(Operation):
     """The mean over all positions, whatever the size of the image."""
 
@@ -238,7 +259,7 @@ class BatchNorm(Operation):
         return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=training, eps=EPSILON)
 
 
-OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, GlobalMean, BatchNorm)}
+OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, MeanPool, GlobalMean, BatchNorm)}
 
 
 def parse_operation(text: str, dropout: float) -> Operation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,36 +11,94 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from afaf.errors import ConfigError
-from afaf.network.spec import Layer
+from afaf.network.forward import Parameters
+from afaf.network.ops import EPSILON, Norm
+from afaf.network.spec import Layer, NetworkSpec
 
-SUPPORTED = "Conv2d, Linear, BatchNorm, ReLU, MaxPool2d, AdaptiveAvgPool2d(1), Dropout, Flatten, Identity and sums"
+SUPPORTED = (
+    "Conv2d, Linear, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d(1), a mean over (2, 3), Dropout, Flatten, Identity and sums"
+)
 
 
 def trace(module: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     """The hidden layers of a module that classifies: its last Linear layer becomes the output, of as many classes as a stream brings.
 
-    `example` is a batch of one image. Weights are not taken over; dropout has the rate of the setting network.dropout. A module that
-    decides by values, or an operation that no layer has, is a ConfigError that names the place.
+    `example` is a batch of one image. Dropout has the rate of the setting network.dropout. A module that decides by values, or an
+    operation that no layer has, is a ConfigError that names the place. The module stays as it is; `traced_values` has its weights.
     """
-    name = type(module).__name__
+    return _Tracer(module, example).layers()
+
+
+def traced_values(module: nn.Module, spec: NetworkSpec) -> Parameters:
+    """Weights, biases and norms of a module, for all layers of the network traced from it but the output."""
+    tracer = _Tracer(module, torch.zeros(1, *spec.input_shape))
+    if tracer.layers() != spec.hidden:
+        raise ConfigError(f"{tracer.name} is not the network '{spec.name}': its layers are others")
+    return tracer.values(spec)
+
+
+class _PlacesTracer(fx.Tracer):
+    """Knows the submodule that it has come to; where the forward pass fails, the one in which it did."""
+
+    place = ""
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        outside, self.place = self.place, self.path_of_module(m)
+        found = super().call_module(m, forward, args, kwargs)
+        self.place = outside
+        return found
+
+
+class _Shapes(fx.Interpreter):
+    """Notes the shape of each result that is a tensor, and the place that it has come to."""
+
+    place = ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.place = str(n.target) if n.op == "call_module" else n.name
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["shape"] = tuple(result.shape)
+        return result
+
+
+def _followed(module: nn.Module, example: Tensor) -> fx.GraphModule:
+    """The operations of a copy of the module in order, with the shapes of their results."""
+    name, tracer = type(module).__name__, _PlacesTracer()
     try:
-        graph = fx.symbolic_trace(module)
-        ShapeProp(graph).propagate(example)
+        copied = copy.deepcopy(module).cpu().eval()
+        graph = fx.GraphModule(copied, tracer.trace(copied))
     except Exception as error:  # whatever the module does
-        raise ConfigError(f"{name} cannot be traced: {error}; its forward pass must not depend on the values of the image") from error
-    return _Tracer(name, graph).layers()
+        place = f", submodule '{tracer.place}'" if tracer.place else ""
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{name}{place} cannot be traced ({said}): its forward pass must take one tensor and must not depend on the values in it"
+        ) from error
+    shapes = _Shapes(graph)
+    shapes.extra_traceback = False
+    try:
+        with torch.no_grad():
+            shapes.run(example.to(next(graph.parameters(), example).dtype))
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{name}, '{shapes.place}': images of shape {tuple(example.shape[1:])} do not fit its weights ({said})"
+        ) from error
+    return graph
 
 
 class _Tracer:
     """Goes through the traced operations in order; each value belongs to a layer, to which operations are added."""
 
-    def __init__(self, name: str, graph: fx.GraphModule):
-        self.name, self.graph, self.modules = name, graph, dict(graph.named_modules())
+    def __init__(self, module: nn.Module, example: Tensor):
+        self.name, self.graph = type(module).__name__, _followed(module, example)
+        self.modules = dict(self.graph.named_modules())
         self.found: list[Layer] = []
         self.layer_of: dict[fx.Node, int] = {}
+        self.products: list[tuple[fx.Node, nn.Conv2d | nn.Linear]] = []  # in the order of the edges
+        self.norms: dict[int, tuple[fx.Node, nn.modules.batchnorm._BatchNorm]] = {}  # by layer
 
     def layers(self) -> tuple[Layer, ...]:
         for node in self.graph.graph.nodes:
@@ -52,9 +111,29 @@ class _Tracer:
                     last is not None and last.kind == "dense" and not last.ops and self.layer_of.get(node.args[0]) == len(self.found) + 1
                 )
                 self._check(dense, node, "it must end with a Linear layer, which becomes the output")
-            elif "tensor_meta" in node.meta:  # others are sizes, which are the same for every image
+            elif "shape" in node.meta:  # others are sizes, which are the same for every image
                 self.layer_of[node] = self._layer(node)
         return tuple(self.found[:-1])
+
+    def values(self, spec: NetworkSpec) -> Parameters:
+        """What the modules of the layers hold."""
+        weights, biases = [], []
+        for (node, module), edge in zip(self.products[:-1], spec.edges[:-1], strict=True):
+            bias = torch.zeros(edge.outputs) if module.bias is None else module.bias.detach()
+            weights.append(self._finite(node, module.weight.detach().reshape(edge.shape)))
+            biases.append(self._finite(node, bias))
+        norms = {}
+        for layer, (node, norm) in self.norms.items():
+            self._check(norm.eps == EPSILON, node, f"eps = {norm.eps}: the weights of a norm are kept for eps = {EPSILON}")
+            self._check(norm.running_mean is not None, node, "it has no running statistics to keep")
+            ones = torch.ones(norm.num_features)
+            gain, shift = (ones, 0 * ones) if norm.weight is None else (norm.weight, norm.bias)
+            norms[layer] = Norm(*(self._finite(node, t.detach().clone()) for t in (gain, shift, norm.running_mean, norm.running_var)))  # type: ignore[union-attr]
+        return Parameters(weights, biases, norms)
+
+    def _finite(self, node: fx.Node, tensor: Tensor) -> Tensor:
+        self._check(bool(torch.isfinite(tensor).all()), node, "its weights are not all finite, so they cannot be kept")
+        return tensor
 
     def _layer(self, node: fx.Node) -> int:
         target = self.modules[str(node.target)] if node.op == "call_module" else node.target
@@ -69,10 +148,14 @@ class _Tracer:
         self._check(isinstance(found, fx.Node) and found in self.layer_of, node, "it reads something that is no layer")
         return self.layer_of[found]  # type: ignore[index]
 
-    def reads(self, node: fx.Node) -> tuple[int, ...]:
-        """The inputs of a new layer; empty where it reads the layer before, as a description has it."""
+    def product(self, node: fx.Node, module: nn.Conv2d | nn.Linear, layer: Layer) -> int:
+        """Add a layer that weights lead into; it names no inputs where it reads the layer before, as a description has it."""
+        self._check(
+            all(module is not other for _, other in self.products), node, "it is used twice: weights of two layers cannot be shared"
+        )
+        self.products.append((node, module))
         source = self.source(node)
-        return () if source == len(self.found) + 1 else (source,)
+        return self.add(layer if source == len(self.found) + 1 else replace(layer, inputs=(source,)))
 
     def add(self, layer: Layer) -> int:
         self.found.append(layer)
@@ -111,27 +194,45 @@ def _conv(tracer: _Tracer, node: fx.Node, module: nn.Conv2d) -> int:
     tracer._check(module.groups == 1 and tracer.one(node, module.dilation, "dilation") == 1, node, "groups and dilation are not supported")
     tracer._check(module.padding_mode == "zeros" and not isinstance(module.padding, str), node, "padding is a number of zeros")
     kernel, stride, padding = (tracer.one(node, getattr(module, name), name) for name in ("kernel_size", "stride", "padding"))
-    return tracer.add(Layer("conv", module.out_channels, (), kernel, stride, padding, tracer.reads(node)))
+    return tracer.product(node, module, Layer("conv", module.out_channels, (), kernel, stride, padding))
 
 
 def _dense(tracer: _Tracer, node: fx.Node, module: nn.Linear) -> int:
-    return tracer.add(Layer("dense", module.out_features, (), inputs=tracer.reads(node)))
+    return tracer.product(node, module, Layer("dense", module.out_features, ()))
+
+
+def _norm(tracer: _Tracer, node: fx.Node, module: nn.modules.batchnorm._BatchNorm) -> int:
+    tracer._check(all(module is not other for _, other in tracer.norms.values()), node, "it is used twice: norms cannot be shared")
+    layer = tracer.operation(node, "norm")
+    tracer.norms[layer] = (node, module)
+    return layer
 
 
 def _sum(tracer: _Tracer, node: fx.Node, _: Any) -> int:
     below = (tracer.source(node, 0), tracer.source(node, 1))
+    tracer._check(not node.kwargs, node, "a plain sum of two layers is supported")
     tracer._check(min(below) > 1, node, "the images themselves are added; lead them through a convolution first")
     return tracer.add(Layer("sum", tracer.found[below[0] - 2].neurons, (), inputs=below))
 
 
-def _pool(tracer: _Tracer, node: fx.Node, module: Any) -> int:
-    given: Mapping[str, Any] = vars(module) if isinstance(module, nn.Module) else dict(zip(POOL, node.args[1:], strict=False)) | node.kwargs
+def _pool(name: str) -> Callable[[_Tracer, fx.Node, Any], int]:
+    return lambda tracer, node, module: _pooled(tracer, node, module, name)
+
+
+def _pooled(tracer: _Tracer, node: fx.Node, module: Any, name: str) -> int:
+    order = MEAN_POOL if name == "mean-pool" else POOL
+    in_call = dict(zip(order, node.args[1:], strict=False)) | node.kwargs
+    given: Mapping[str, Any] = vars(module) if isinstance(module, nn.Module) else in_call
     size = tracer.one(node, given["kernel_size"], "kernel_size")
     stride = tracer.one(node, given.get("stride") or size, "stride")
     padding = tracer.one(node, given.get("padding", 0), "padding")
     plain = tracer.one(node, given.get("dilation", 1), "dilation") == 1 and not given.get("ceil_mode", False)
     tracer._check(plain, node, "dilation and ceil_mode are not supported")
-    return tracer.operation(node, "pool" if (size, stride, padding) == (2, 2, 0) else f"pool({size},{stride},{padding})")
+    numbers = [size, stride, padding]
+    if name == "mean-pool":
+        tracer._check(not padding and given.get("divisor_override") is None, node, "padding and divisor_override are not supported")
+        numbers = numbers[:2]
+    return tracer.operation(node, name if numbers in ([2, 2, 0], [2, 2]) else f"{name}({','.join(map(str, numbers))})")
 
 
 def _global_mean(tracer: _Tracer, node: fx.Node, module: Any) -> int:
@@ -150,10 +251,8 @@ def _mean(tracer: _Tracer, node: fx.Node, _: Any) -> int:
 
 def _flat(tracer: _Tracer, node: fx.Node, _: Any) -> int:
     """Rows of values, image by image, as a dense layer reads its input anyway."""
-    shape = node.meta["tensor_meta"].shape
-    tracer._check(
-        len(shape) == 2, node, f"it gives values of shape {tuple(shape)}: flattening all but the images (dimension 1 on) is supported"
-    )
+    shape = node.meta["shape"]
+    tracer._check(len(shape) == 2, node, f"it gives values of shape {shape}: flattening all but the images (dimension 1 on) is supported")
     return tracer.source(node)
 
 
@@ -162,13 +261,15 @@ def _named(text: str) -> Callable[[_Tracer, fx.Node, Any], int]:
 
 
 POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+MEAN_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 HANDLERS: tuple[tuple[tuple[Any, ...], Callable[[_Tracer, fx.Node, Any], int]], ...] = (
     ((nn.Conv2d,), _conv),
     ((nn.Linear,), _dense),
-    ((nn.BatchNorm1d, nn.BatchNorm2d), _named("norm")),
+    ((nn.BatchNorm1d, nn.BatchNorm2d), _norm),
     ((nn.ReLU, F.relu, torch.relu, "relu", "relu_"), _named("relu")),
     ((nn.Dropout, nn.Dropout1d, F.dropout), _named("dropout")),
-    ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), _pool),
+    ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), _pool("pool")),
+    ((nn.AvgPool2d, F.avg_pool2d), _pool("mean-pool")),
     ((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), _global_mean),
     (("mean", torch.mean), _mean),
     ((operator.add, operator.iadd, torch.add, "add", "add_"), _sum),

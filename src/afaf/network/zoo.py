@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from afaf.errors import ConfigError, unknown
+from afaf.network.forward import Parameters
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.tracing import trace
+from afaf.network.tracing import trace, traced_values
 
 Norm = Literal["none", "batch"]
 DropoutAt = Literal["code", "paper"]
-Architecture = Callable[..., tuple[Layer, ...]]
+Given = nn.Module | tuple[Layer, ...]  # a network as a program hands it over
+Architecture = Callable[..., Given]
 
 
 def alexnet(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
@@ -143,32 +145,42 @@ def own_norm(name: str) -> Norm:
     return "batch" if parameter is not None and parameter.default == "batch" else "none"
 
 
-def hidden_layers(name: str, input_shape: tuple[int, ...], **options: Any) -> tuple[Layer, ...]:
-    """What the architecture's function returns, given those of the options that it takes; a module is traced."""
-    function = find_network(name)
-    takes = inspect.signature(function).parameters
+def network_name(network: str | Given) -> str:
+    return network if isinstance(network, str) else type(network).__name__ if isinstance(network, nn.Module) else "layers"
+
+
+def _made(network: str | Given, options: dict[str, Any]) -> Given:
+    """The network itself, or what the function of this name returns, given those of the options that it takes."""
+    function = find_network(network) if isinstance(network, str) else None
+    takes = inspect.signature(function).parameters if function else {}
+    name = network_name(network)
     if options.get("width") is not None and "width" not in takes:
         raise ConfigError(f"network '{name}' has no width: leave network.width out")
-    hidden: Any = function(**{key: value for key, value in options.items() if key in takes and value is not None})
-    if isinstance(hidden, nn.Module):
-        return trace(hidden, torch.zeros(1, *input_shape))
-    if not (isinstance(hidden, tuple) and all(isinstance(layer, Layer) for layer in hidden)):
-        raise ConfigError(f"network '{name}' returned {type(hidden).__name__}: it must return a tuple of Layer, or a torch.nn.Module")
-    return hidden
+    made: Any = function(**{key: value for key, value in options.items() if key in takes and value is not None}) if function else network
+    if not isinstance(made, nn.Module) and not (isinstance(made, tuple) and all(isinstance(layer, Layer) for layer in made)):
+        raise ConfigError(f"network '{name}' is {type(made).__name__}: a tuple of Layer or a torch.nn.Module is needed")
+    return made
 
 
 def describe(
-    name: str,
+    network: str | Given,
     input_shape: tuple[int, ...],
     n_classes: int,
     *,
-    norm: Norm | None = None,
     dropout: float = 0.2,
-    dropout_at: DropoutAt = "code",
-    width: int | None = None,
+    **options: Any,
 ) -> NetworkSpec:
-    """The named network for this input and this many classes; without `norm` and `width`, with its own."""
-    hidden = hidden_layers(name, input_shape, norm=norm, dropout_at=dropout_at, width=width)
-    spec = NetworkSpec(name, input_shape, hidden, n_classes, dropout)
+    """The network for this input and this many classes; without the options norm, dropout_at and width, with its own."""
+    made = _made(network, options)
+    hidden = trace(made, torch.zeros(1, *input_shape)) if isinstance(made, nn.Module) else made
+    spec = NetworkSpec(network_name(network), input_shape, hidden, n_classes, dropout)
     _ = spec.layers  # an input that does not fit is refused here, before anything is built
     return spec
+
+
+def module_values(network: str | Given, spec: NetworkSpec, **options: Any) -> Parameters:
+    """The weights, biases and norms of the module that a described network was traced from."""
+    made = _made(network, options)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"network.weights=module needs a torch.nn.Module, and network '{spec.name}' is none: leave it out")
+    return traced_values(made, spec)

@@ -47,6 +47,7 @@ class NetworkSettings:
     name: str = "alexnet"  # or another of the zoo; a stream without a preset gets the one that suits its images
     norm: Norm = "none"  # batch: batch norm, where the architecture has it, and no dropout
     width: Count | None = None  # maps or neurons of the first layer, the others follow; none: the network's own
+    weights: Literal["seed", "module"] = "seed"  # initial values: drawn, or those of the torch.nn.Module that the network is traced from
     dropout: Portion = 0.2
     dropout_at: DropoutAt = "code"  # code: three places, as released; paper: two places, as printed
     outputs: Literal["reserved", "grown"] = "reserved"  # output rows for the whole stream, or added task by task

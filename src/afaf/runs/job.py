@@ -8,9 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from afaf.errors import ConfigError
 from afaf.methods import find_method
 from afaf.methods.base import Method
+from afaf.network.spec import Layer
 from afaf.randomness import check_seed
 from afaf.runs.config import StreamSettings, Table, build_config, check_names, nested, parse_set, read_config_file
 from afaf.runs.progress import RunState
@@ -37,6 +40,7 @@ class Job:
     start: RunState | None = None  # continue from this state; only without a run folder
     snapshot_after: int | None = None  # after this many tasks, emit a StateReached event; only without a run folder
     tag: Any = None  # for whoever submits the job; nothing else reads it
+    network: nn.Module | tuple[Layer, ...] | None = None  # instead of the network that the settings name
 
     def __str__(self) -> str:
         stream = self.stream if isinstance(self.stream, str) else self.stream.name

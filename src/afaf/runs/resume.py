@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.methods.base import Method
+from afaf.network.spec import Layer
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, RunSettings, Table, merge
+from afaf.runs.config import Config, NetworkSettings, RunSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, flat
 from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.results import Results
 from afaf.runs.runner import Run, is_same_data
-from afaf.runs.setup import restrict, set_up
+from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
 from afaf.training.settings import LearnSettings, SparseSettings
@@ -35,11 +37,11 @@ def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | Non
         return runner.run(job, on_event=on_event, stop=stop, stream=stream)
     job.check()
     stream = stream or job.open()
-    setup = set_up(stream.outline, job.method_class, *job.tables)
+    setup = set_up(stream.outline, job.method_class, *job.tables, network=job.network)
     _refuse_another(out, {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()})
     device = None if job.device == "auto" else job.device
     method = None if isinstance(job.method, str) else job.method
-    return resume(out, device=device, data=job.data, stream=stream, method=method, on_event=on_event, stop=stop)
+    return resume(out, device=device, data=job.data, stream=stream, method=method, network=job.network, on_event=on_event, stop=stop)
 
 
 def resume(
@@ -50,13 +52,14 @@ def resume(
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     stream: Stream | None = None,
     method: type[Method[Any]] | None = None,
+    network: nn.Module | tuple[Layer, ...] | None = None,
     on_event: OnEvent = ignore,
     stop: StopToken | None = None,
 ) -> Results:
     """Continue the run in this folder from its newest good checkpoint; return the results of a finished one.
 
-    Everything is read from the folder; `device` and `data` override it. A run of a `Stream` or a `Method` class without a name needs them
-    again; the stream must be the one that the run began with.
+    Everything is read from the folder; `device` and `data` override it. A run of a `Stream`, a `Method` class or a network without a name
+    needs them again, the same as the run began with.
     """
     path = Path(run)
     with RunFolder.reopen(path) as folder:
@@ -71,6 +74,8 @@ def resume(
         _check_free(settings)
         find_device(device or about["device"])
         _check_same_settings(about, path)
+        if network is None and about.get("network_object") is not None:
+            raise RunError(f"the network '{about['network_object']}' was given by a program: go on with afaf.resume(..., network=...)")
         job = Job(
             stream or _source(about),
             method or _same_method(about),
@@ -81,9 +86,11 @@ def resume(
             data=data or about["data"],
             out=path,
             resume=True,
+            network=network,
         )
         opened = job.open()
-        setup = set_up(opened.outline, job.method_class, *job.tables)
+        setup = set_up(opened.outline, job.method_class, *job.tables, network=network)
+        _check_same_network(about, setup)
         opened = restrict(opened, setup.config)
         _check_same_data(about, opened)
         resumed = Run(job, opened, setup, folder, on_event, stop)
@@ -125,8 +132,10 @@ def _refuse_another(out: Path, asked: Table) -> None:
 
 
 def _newer_settings(stored: Mapping[str, Any]) -> Table:
-    """The defaults of the settings of `learn` and `sparse` that a stored configuration does not have."""
-    defaults = json.loads(json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings())}))
+    """The defaults of the settings of `learn`, `sparse` and `network` that a stored configuration does not have."""
+    defaults = json.loads(
+        json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings()), "network": asdict(NetworkSettings())})
+    )
     return {
         section: {name: value for name, value in values.items() if name not in stored.get(section, {})}
         for section, values in defaults.items()
@@ -198,6 +207,15 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
         )
     if not is_same_data(opened, about.get("data_digest")):
         raise RunError("the data is not what the run began with: labels or images have changed; put the data back, or start anew")
+
+
+def _check_same_network(about: Mapping[str, Any], setup: Setup) -> None:
+    """Earlier versions wrote no digest."""
+    if about.get("network_digest") not in (None, setup.network_digest):
+        raise RunError(
+            f"the network '{setup.spec.name}' is not what the run began with: its layers, or the module's weights, have changed; "
+            "give the same module, or a function that always returns it with the same weights"
+        )
 
 
 def _warn_if_elsewhere(about: Mapping[str, Any], run: Run) -> None:

@@ -17,6 +17,7 @@ from afaf.evaluation.metrics import hardly_learned, has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.methods.base import TaskContext
 from afaf.network.net import Network
+from afaf.network.zoo import network_name
 from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Table
 from afaf.runs.device import device_name, find_device, suitable_threads
@@ -55,7 +56,7 @@ def run(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, 
     if job.folder is not None:
         RunFolder.refuse_taken(job.folder)  # before the data is read, which may take long
     stream = stream or job.open()
-    setup = set_up(stream.outline, job.method_class, *job.tables)
+    setup = set_up(stream.outline, job.method_class, *job.tables, network=job.network)
     stream = restrict(stream, setup.config)
     if job.folder is None:
         return Run(job, stream, setup, None, on_event, stop).carry_out()
@@ -77,6 +78,8 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
         "data_digest": data_digest(stream),
         "method": kind.name,
         "method_class": f"{kind.__module__}.{kind.__qualname__}",
+        "network_object": None if job.network is None else network_name(job.network),  # only the program that started the run has it
+        "network_digest": setup.network_digest,
         "seed": job.seed,
         "device": str(device),
         "device_name": device_name(device),
@@ -118,13 +121,14 @@ class Run:
         self.folder, self.emit, self.stop = folder, on_event, stop or StopToken()
         self.task_groups = self.method.task_groups(len(stream))
         spec = setup.spec.with_classes(setup.first_output_rows(stream.outline))
-        self.learner = Learner.fresh(Network(spec, job.seed, self.device), self.method.unit)
+        self.learner = Learner.fresh(Network(spec, job.seed, self.device, initial=setup.initial), self.method.unit)
         self.engine = find_engine(self.config.run.engine, self.device, self.config.run.precision)
         if self.config.run.chunk is not None and hasattr(self.engine, "chunk_bytes"):
             self.engine.chunk_bytes = self.config.run.chunk << 20
         self.progress, self.position = RunProgress.fresh(len(stream)), Position()
         if job.start is not None:
             self.learner, self.progress = job.start.restore(len(stream), self.device)
+            self.learner.network.initial = setup.initial
             self.position = Position(job.start.tasks)
         self.checkpoints = None if folder is None else Checkpoints(folder, self.config.run.checkpoint)
         self._started = self._learning = time.perf_counter()
@@ -141,6 +145,7 @@ class Run:
     def restore(self, restored: Restored) -> None:
         """Continue from a checkpoint."""
         self.learner, self.position, self.progress = restored.learner, restored.position, restored.progress
+        self.learner.network.initial = self.setup.initial
 
     def _carry_out(self) -> Results:
         self._started = time.perf_counter() - self.progress.seconds

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from afaf.costing.predict import Costs, predict_costs
 from afaf.methods.base import Method
-from afaf.network.spec import NetworkSpec
-from afaf.network.zoo import describe
+from afaf.network.forward import Parameters
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.zoo import describe, module_values
 from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
 from afaf.runs.presets import with_presets
 from afaf.streams.tasks import Outline, Stream
+from afaf.training.named import everything
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,15 @@ class Setup:
     method: Method[Any]
     config: Config
     spec: NetworkSpec  # with the output rows of the whole stream
+    initial: Parameters | None = None  # values that the network begins with, where not the seed's
+
+    @property
+    def network_digest(self) -> str:
+        """A checksum of the network's description and of the values it begins with."""
+        digest = hashlib.blake2b(json.dumps(self.spec.to_dict()).encode(), digest_size=16)
+        for tensor in everything(self.initial).values() if self.initial is not None else ():
+            digest.update(tensor.float().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def first_output_rows(self, outline: Outline) -> int:
         """Output rows the network begins with: those of the whole stream, or of the first task."""
@@ -32,23 +47,18 @@ class Setup:
         return sum(outline.classes_per_task[task - 1] for task in first)
 
 
-def set_up(outline: Outline, method: str | type[Method[Any]], *tables: Mapping[str, Any]) -> Setup:
-    """Build and check everything that needs no data; the tables override the stream's preset."""
+def set_up(
+    outline: Outline, method: str | type[Method[Any]], *tables: Mapping[str, Any], network: nn.Module | tuple[Layer, ...] | None = None
+) -> Setup:
+    """Build and check everything that needs no data; the tables override the stream's preset, `network` the name of one."""
     kind = method_class(method)
-    config = build_config(kind.Options, *with_presets(outline, kind, tables))
-    network = config.network
-    spec = describe(
-        network.name,
-        outline.input_shape,
-        outline.n_classes,
-        norm=network.norm,
-        dropout=network.dropout,
-        dropout_at=network.dropout_at,
-        width=network.width,
-    )
+    config = build_config(kind.Options, *with_presets(outline, kind, tables, network))
+    chosen, given = config.network, config.network.name if network is None else network
+    options = {"norm": chosen.norm, "dropout_at": chosen.dropout_at, "width": chosen.width}
+    spec = describe(given, outline.input_shape, outline.n_classes, dropout=chosen.dropout, **options)
     built = kind(config.method, config.settings)
     built.check(spec, outline)
-    return Setup(built, config, spec)
+    return Setup(built, config, spec, module_values(given, spec, **options) if chosen.weights == "module" else None)
 
 
 def restrict(stream: Stream, config: Config) -> Stream:
@@ -62,5 +72,5 @@ def costs_of(job: Job) -> Costs:
     """Parameters and FLOPs of a run, without training; the paper's streams need no data for it."""
     job.check()
     outline = job.outline()
-    setup = set_up(outline, job.method_class, *job.tables)
+    setup = set_up(outline, job.method_class, *job.tables, network=job.network)
     return predict_costs(setup.spec, outline, setup.method)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from torch import nn
+
+from afaf.errors import ConfigError
 from afaf.methods.base import Method
-from afaf.network.spec import NetworkSpec
-from afaf.network.zoo import CHAINS, describe, own_norm
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.zoo import describe, network_name, own_norm
 from afaf.streams.tasks import Outline
 
 BATCH_SIZE = 32
+DENSE = 50.0  # percent of the pairs of a task's neurons that it connects, where there are enough
+STEPS_OF_MLP = 300  # which leaves that plateau early; with more, the logits of the last task outgrow the others
 STEPS = 1500  # that a task should at least be given where nobody has tuned: sparse networks leave the plateau of chance late
 
 
@@ -38,21 +43,32 @@ def _for_method(table: dict[str, Any], method: type[Method[Any]]) -> list[dict[s
     return [table, next((entries[name] for name in names if name in entries), {})]
 
 
-def with_presets(outline: Outline, method: type[Method[Any]], tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The user's tables above the presets.
+def with_presets(
+    outline: Outline,
+    method: type[Method[Any]],
+    tables: Sequence[Mapping[str, Any]],
+    network: nn.Module | tuple[Layer, ...] | None = None,
+) -> list[dict[str, Any]]:
+    """The user's tables above the presets; `network` is one that a program gives instead of a name.
 
-    With a network that the presets are not made for, the stream's says only how to learn: the sizes of sub-networks and l_reuse come
-    from the network.
+    With another network than the preset's, and under strict isolation, the stream's preset says only how to learn: the sizes of
+    sub-networks and l_reuse come from the network.
     """
     presets, given = preset_tables(outline, method), [dict(table) for table in tables]
-    name = _given(given, "network", "name")
-    if name is None or name in CHAINS:
+    name, strict = _given(given, "network", "name"), bool(_given(given, "method", "strict"))
+    if network is not None:
+        if name not in (None, network_name(network)):
+            raise ConfigError(f"two networks are given, network.name={name} and network={network_name(network)}: leave one out")
+        given.append({"network": {"name": network_name(network)}})
+    elif outline.name in preset_names() and not strict and name in (None, _given(presets, "network", "name")):
         return [*presets, *given]
+    chosen = network if network is not None else name or _given(presets, "network", "name")
     how_to_learn = [{section: table[section] for section in table if section not in ("network", "sparse", "method")} for table in presets]
-    norm, strict = own_norm(name), bool(_given(given, "method", "strict"))
-    spec = describe(name, outline.input_shape, outline.n_classes, norm=norm, width=_given(given, "network", "width"))
+    as_preset = _given(presets, "network", "norm") if chosen == _given(presets, "network", "name") else None
+    norm = as_preset or (own_norm(chosen) if isinstance(chosen, str) else "none")
+    spec = describe(chosen, outline.input_shape, outline.n_classes, norm=norm, width=_given(given, "network", "width"))
     own = for_network(spec, len(outline), strict=strict)
-    return [*how_to_learn, {"network": {"name": name, "norm": norm}}, *_for_method(own, method), *given]
+    return [*how_to_learn, {"network": {"name": spec.name, "norm": norm}}, *_for_method(own, method), *given]
 
 
 def _given(tables: list[dict[str, Any]], section: str, key: str) -> Any:
@@ -63,48 +79,52 @@ def _given(tables: list[dict[str, Any]], section: str, key: str) -> Any:
 
 def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dict[str, Any]:
     """Sizes of sub-networks with which so many tasks fit, and a cut within the first two thirds of the edges, where one layer alone
-    leads on. Under strict isolation, which fixes all of a task's neurons, each task gets its share of every layer."""
+    leads on.
+
+    Each task gets its share of the last hidden layer, whose neurons are always new, so that connections into it may be dense. Elsewhere
+    all tasks draw from the same pairs; of AFAF only those before the first that reuses draw below the cut. Under strict isolation, which
+    fixes all of a task's neurons, each task gets its share of every layer, and all of its pairs are new.
+    """
     clean = [l for l in range(2, spec.E) if spec.cut_below(l) == spec.edge(l).source == spec.edge(l).target - 1]
-    early = [l for l in clean if 3 * l <= 2 * spec.E]
-    table = sparse_table(n_tasks, max(early or [2]))
-    if strict:
-        table["sparse"]["alloc"] = {"all": table["sparse"]["alloc"]["output"]}
-    return table
+    l_reuse = max([l for l in clean if 3 * l <= 2 * spec.E] or [2])
+    share = min(20.0, 10000 // n_tasks / 100)  # percent, rounded down so that all tasks fit
+    density = DENSE if strict else min(30.0, 120 // n_tasks)
 
+    def lasting(edges: Iterable[int]) -> dict[str, Any]:
+        return {"density": {f"W_{l}": density for l in edges}}
 
-def suitable_network(outline: Outline) -> str:
-    """A network that such images or vectors fit."""
-    if len(outline.input_shape) == 1 or min(outline.input_shape[1:]) < 8:
-        return "mlp"
-    return "alexnet" if min(outline.input_shape[1:]) >= 20 else "small-cnn"
-
-
-def for_any_stream(outline: Outline) -> dict[str, Any]:
-    """Settings for a stream nobody has tuned for: each task gets its share of the last hidden layer, the rest is generous."""
-    network = suitable_network(outline)
-    batches = max(1, min(outline.train_counts) // BATCH_SIZE)
-    return {
-        "network": {"name": network},
-        "learn": {"epochs": min(200, max(20, -(-STEPS // batches))), "batch_size": BATCH_SIZE, "lr": 0.1},
-        **sparse_table(len(outline), {"mlp": 2, "small-cnn": 3, "alexnet": 4}[network]),
-    }
-
-
-def sparse_table(n_tasks: int, l_reuse: int) -> dict[str, Any]:
-    """Each task gets its share of the last hidden layer, the rest is generous."""
-    share = min(20.0, 100 // n_tasks)  # of the last hidden layer, and of what a task may fix elsewhere
-    density = min(30.0, 120 // n_tasks)  # so that every task finds unowned pairs, without reuse too
+    shared = [l for l, edge in enumerate(spec.edges, 1) if edge.target_stream not in (spec.last_hidden, spec.L)]
     return {
         "sparse": {
-            "alloc": {"conv": 50.0, "fc": 50.0, "output": share},
-            "density": {"conv": density, "fc": density, "output": 70.0},
+            "alloc": {"all": share} if strict else {"conv": 50.0, "fc": 50.0, "output": share},
+            "density": {"conv": DENSE, "fc": DENSE, "output": 70.0},
             "fixed": {"conv": share, "fc": share, "output": 100.0},
         },
         "methods": {
-            "afaf": {"method": {"l_reuse": l_reuse, "first_reuse": 3}},
-            "packnet": {"method": {"share": 10000 // n_tasks / 100}},  # in percent, rounded down so that all tasks fit
-            "isolated": {"method": {"share": 10000 // n_tasks / 100}},
+            "afaf": {"method": {"l_reuse": l_reuse, "first_reuse": 3}, "sparse": lasting(l for l in shared if l >= l_reuse)},
+            "spacenet": {"sparse": lasting(shared)},
+            "isolated": {"sparse": lasting(shared), "method": {"share": 10000 // n_tasks / 100}},
+            "packnet": {"method": {"share": 10000 // n_tasks / 100}},
             "ewc": {"method": {"penalty": "proximal"}},  # however strong the paper's strengths are here, they cannot diverge
             "mas": {"method": {"penalty": "proximal"}},
         },
+    }
+
+
+def suitable_network(outline: Outline, maps_from: int = 8) -> str:
+    """A network that such vectors fit, or images; those of fewer than `maps_from` pixels are taken as vectors."""
+    side = min(outline.input_shape[1:], default=0)
+    if side < maps_from:
+        return "mlp"
+    return "alexnet" if side >= 20 else "small-cnn"
+
+
+def for_any_stream(outline: Outline) -> dict[str, Any]:
+    """The network for a stream that nobody has tuned for, and how to learn it."""
+    network = suitable_network(outline, maps_from=20)
+    batches = max(1, min(outline.train_counts) // BATCH_SIZE)
+    steps = STEPS_OF_MLP if network == "mlp" else STEPS
+    return {
+        "network": {"name": network},
+        "learn": {"epochs": min(200, max(20, -(-steps // batches))), "batch_size": BATCH_SIZE, "lr": 0.1},
     }
