@@ -11,7 +11,7 @@ from torch import nn
 from afaf.costing.predict import Costs
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
-from afaf.report.pictures import draw_run
+from afaf.report.figures import draw_run
 from afaf.runs import resume as resuming
 from afaf.runs.events import OnEvent, ignore
 from afaf.runs.job import Job

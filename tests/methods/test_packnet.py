@@ -13,7 +13,7 @@ import afaf
 from afaf.errors import CapacityError, ConfigError
 from afaf.methods.base import TaskContext
 from afaf.methods.packnet import PackNet, PackNetOptions
-from afaf.subnets.prune import largest
+from afaf.subnets.consolidate import largest
 from afaf.subnets.sizes import share
 from afaf.training.learner import Learner
 from small_worlds import small_spec, world_of

@@ -45,7 +45,7 @@ def lines_of(folder: Path, chosen: Experiment) -> list[Line]:
 
 
 def test_a_method_that_does_not_say_its_costs_keeps_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("afaf.costing.dense.DenseCosts.footprints")
+    monkeypatch.delattr("afaf.costing.kinds.DenseCosts.footprints")
     lines = lines_of(tmp_path, experiment(tmp_path, '"finetune", "afaf"').with_settings(QUICK))
     assert [(line["method"], line["costs"] is None) for line in lines] == [("finetune", True), ("afaf", False)]
     assert all(line["acc"] is not None for line in lines)

@@ -15,7 +15,7 @@ from afaf.cli.consoles import work_is_done
 from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, StoppedError
-from afaf.report.pictures import draw_run
+from afaf.report.figures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, raise_failure, to_all
 from afaf.runs.folder import RunFolder, read_json

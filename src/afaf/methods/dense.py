@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from afaf.bounds import Positive
-from afaf.costing.dense import DenseCosts
+from afaf.costing.kinds import DenseCosts
 from afaf.methods.base import Method, TaskContext, rows_of
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver

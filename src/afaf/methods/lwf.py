@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from afaf.bounds import Positive
-from afaf.costing.distillation import DistillationCosts
+from afaf.costing.kinds import DistillationCosts
 from afaf.methods.base import Actions, TaskContext
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.training.learner import Learner

@@ -13,13 +13,13 @@ from typing import Literal
 import torch
 
 from afaf.bounds import CountOrZero, Percent
-from afaf.costing.packnet import PackNetCosts
+from afaf.costing.kinds import PackNetCosts
 from afaf.errors import CapacityError
 from afaf.methods.base import Actions, Method, Predictor, TaskContext, rows_of
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
-from afaf.subnets.prune import largest
+from afaf.subnets.consolidate import largest
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
 from afaf.training.plan import LearningPlan

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from afaf.costing.penalty import PenaltyCosts
+from afaf.costing.kinds import PenaltyCosts
 from afaf.errors import ConfigError
 from afaf.methods.base import TaskContext
 from afaf.methods.penalty import PenaltyOptions, kept_terms, refuse_overshoot

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from afaf.bounds import Count, Positive, Within
-from afaf.costing.ridge import RidgeCosts
+from afaf.costing.kinds import RidgeCosts
 from afaf.errors import ConfigError
 from afaf.heads.closed_form import add_to_sums, solve
 from afaf.heads.patches import patch_features, whitened_filters

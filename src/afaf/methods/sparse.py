@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from afaf.costing.sparse import SparseCosts
+from afaf.costing.kinds import SparseCosts
 from afaf.errors import ConfigError
 from afaf.methods.base import Method
 from afaf.network.ledger import Allocation, Unit

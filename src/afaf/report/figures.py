@@ -1,7 +1,12 @@
-"""Pictures of a run: who owns which part of the network, and the R matrix."""
+"""Pictures of a run with matplotlib: the owner of each part of the network, and the R matrix."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import warnings
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +17,39 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from afaf.files import write_whole
 from afaf.files.marks import figure_metadata
 from afaf.network.ledger import Ledger
 from afaf.network.spec import NetworkSpec
 from afaf.report.ledger_facts import NOBODY, first_users
-from afaf.report.plot_text import as_written
+from afaf.runs.folder import read_json
 from afaf.runs.results import Results, Row
 from afaf.storage.model_file import Model
+from afaf.text import printable_name
 
 # Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
 TASK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
 UNOWNED, FREE_USED = "#ffffff", "#c9c9c9"
+MISSING = re.compile(r"Glyph \d+ .*missing from")  # matplotlib's warning, for each glyph each time it is drawn
 LARGEST_PANEL = 256  # pixels; a larger layer is averaged down, so that its density stays true
 
 
 def task_colour(task: int) -> str:
     return TASK_COLOURS[(task - 1) % len(TASK_COLOURS)]
+
+
+def draw_run(folder: Path) -> None:
+    """Write ledger.png and r-matrix.png into a finished run's folder, unless they exist."""
+    ledger, matrix = folder / "ledger.png", folder / "r-matrix.png"
+    if ledger.exists() and matrix.exists():
+        return
+    model = Model.load(folder / "model.safetensors")
+    results = Results.from_dict(read_json(folder / "results.json"))
+    with warn_once_of_missing_letters():
+        if not ledger.exists():
+            write_whole(ledger, lambda part: save_ledger_picture(model, part))
+        if not matrix.exists():
+            write_whole(matrix, lambda part: save_r_matrix(results, part))
 
 
 def save_ledger_picture(model: Model, path: Path) -> None:
@@ -152,3 +174,34 @@ def _count_neurons(axes: Axes, spec: NetworkSpec, ledger: Ledger, tasks: list[in
     axes.set_title("neurons fixed by each task", fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+class MissingLetters(UserWarning):
+    """Warns that a figure shows boxes instead of letters."""
+
+
+def as_written(words: str) -> str:
+    """Escape dollar signs, which matplotlib would take for math mode."""
+    return printable_name(words).replace("$", r"\$")
+
+
+@contextlib.contextmanager
+def warn_once_of_missing_letters() -> Iterator[None]:
+    """Replace matplotlib's warnings about missing glyphs by one; pass on all others."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for warning in caught:
+        if MISSING.match(str(warning.message)):
+            _warn_of_missing_letters()
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+@cache
+def _warn_of_missing_letters() -> None:
+    """Warn once per process: the figures of all seeds lack the same glyphs."""
+    warnings.warn(
+        "the font of the figures lacks letters of some names and draws boxes instead; the page of afaf report shows them",
+        MissingLetters,
+        stacklevel=4,
+    )

@@ -18,10 +18,9 @@ from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import figure_metadata, format_of
 from afaf.report import svg
 from afaf.report.compare import differ_only_in_seed, measured_runs
-from afaf.report.figures import save_ledger_picture, save_r_matrix, task_colour
+from afaf.report.figures import as_written, save_ledger_picture, save_r_matrix, task_colour, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape, mean_matrix
 from afaf.report.page import runs_in
-from afaf.report.plot_text import as_written, warn_once_of_missing_letters
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
 from afaf.report.run_page import Runs
 from afaf.sweeps.store import Store

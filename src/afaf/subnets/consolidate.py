@@ -1,4 +1,4 @@
-"""After a task: its most important neurons become fixed, and its connections are its own for ever."""
+"""After a task: its most important neurons are fixed; PackNet keeps its largest weights."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def most_important(importance: Tensor, selected: Tensor, count: int) -> Tensor:
     """Of the selected neurons the `count` most important; ties go to the lowest index."""
     order = torch.sort(importance[selected], descending=True, stable=True).indices
     return selected[order[:count]]
+
+
+def largest(weight: Tensor, among: Tensor, count: int) -> Tensor:
+    """A mask of the `count` weights of largest magnitude among some; ties go to the lowest index."""
+    places = torch.nonzero(among.view(-1)).flatten()
+    order = torch.sort(weight.view(-1)[places].abs(), descending=True, stable=True).indices
+    mask = torch.zeros_like(among)
+    mask.view(-1)[places[order[:count]]] = True
+    return mask

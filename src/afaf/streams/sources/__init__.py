@@ -5,10 +5,9 @@ from __future__ import annotations
 from afaf.errors import ConfigError, unknown
 from afaf.streams.sources.cifar import CIFAR10, CIFAR100
 from afaf.streams.sources.digits import DIGITS
-from afaf.streams.sources.folder import data_folder
 from afaf.streams.sources.idx import FASHION_MNIST, MNIST
 from afaf.streams.sources.notmnist import NOTMNIST
-from afaf.streams.sources.source import PARTS, Part, Records, Remote, Source
+from afaf.streams.sources.source import PARTS, Part, Records, Remote, Source, data_folder
 
 SOURCES: dict[str, Source] = {s.name: s for s in (CIFAR10, CIFAR100, MNIST, FASHION_MNIST, NOTMNIST, DIGITS)}
 

@@ -5,6 +5,7 @@ Images are read in chunks of a few megabytes, in the publisher's order, so that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -131,3 +132,16 @@ def check_labels(labels: NDArray[np.uint8], n_classes: int, path: Path) -> None:
             f"{path}: record {at} has label {int(labels[at])}, but the classes are 0 to {n_classes - 1}: "
             f"the file is damaged or of another dataset; replace it"
         )
+
+
+def data_folder(data: Path | str | None = None) -> Path:
+    """Return the data folder: the given one, else `AFAF_DATA`, else the platform's cache folder. It may not exist yet."""
+    chosen = data if data is not None else os.environ.get("AFAF_DATA")
+    return Path(chosen).expanduser() if chosen else cache_folder() / "data"
+
+
+def cache_folder() -> Path:
+    """Return the platform's folder for files that can be fetched again."""
+    from platformdirs import user_cache_path  # a rare call: not at import
+
+    return user_cache_path("afaf", appauthor=False)

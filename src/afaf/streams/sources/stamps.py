@@ -15,8 +15,7 @@ from typing import Any
 from afaf.errors import WriteError
 from afaf.files import fill, make_folders, read_bytes, write_whole
 from afaf.files.read import TEXT_LIMIT
-from afaf.streams.sources.folder import cache_folder
-from afaf.streams.sources.source import Source
+from afaf.streams.sources.source import Source, cache_folder
 from afaf.streams.sources.verify import Inspection, inspect
 
 

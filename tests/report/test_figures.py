@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import afaf
-from afaf.report import plot_text as module
+from afaf.report import figures as module
+from afaf.report.figures import MissingLetters, as_written, warn_once_of_missing_letters
 from afaf.report.for_papers import write_figures
-from afaf.report.plot_text import MissingLetters, as_written, warn_once_of_missing_letters
 
 FORMULAS = ("$5 #1 & $10 ^", "$5^$ dog")
 FOREIGN = ("\u732b", "\u72ac")
