@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
-from afaf.encoders.identity import Preprocessing
+from afaf.encoders.identity import Identity, Preprocessing
 from afaf.errors import ConfigError, DataError, FileError
 from afaf.heads import HEADS
 from afaf.lifelong.encoded import EncodedModel, HeadSettings, is_held_out
+from afaf.lifelong.head_state import State
+from afaf.lifelong.life import Life
 
 SMALL = Preprocessing(16, (127.0,) * 3, (128.0,) * 3)
 LABELS = ("ant", "bee", "cat", "dog")
@@ -59,8 +61,11 @@ def rows(model: EncodedModel) -> Tensor:
 
 
 def same(a: EncodedModel, b: EncodedModel) -> bool:
+    """The head, the temperature of its probabilities and the threshold for unknown images."""
     x, y = rows(a), rows(b)
-    return x.shape == y.shape and float((x - y).abs().max()) <= 1e-6 * max(1.0, float(y.abs().max()))
+    if x.shape != y.shape or float((x - y).abs().max()) > 1e-6 * max(1.0, float(y.abs().max())):
+        return False
+    return np.allclose([a.temperature, a.unknown_above or 0], [b.temperature, b.unknown_above or 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -173,6 +178,40 @@ def test_far_images_are_told_from_known_ones(encoder: Encoder) -> None:
     assert model.unknown_above is not None
     assert np.mean([float(d) > model.unknown_above for d in distance[:40]]) < 0.3
     assert np.mean([float(d) > model.unknown_above for d in distance[40:]]) > 0.9
+
+
+@pytest.mark.parametrize("name", ["lda", "ridge", "nearest-mean"])
+def test_probabilities_are_as_high_as_answers_are_right(name: str) -> None:
+    """Classes that overlap, and images that differ in how far off they are: Gaussian tails, or none, give more than 0.02."""
+    from afaf.lifelong.calibration import calibration_error
+
+    rng = np.random.default_rng(0)
+    means = rng.normal(0, 0.6, (6, 80))
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.repeat(np.arange(6), n)
+        spread = rng.gamma(3, 1 / 3, (len(y), 1)) + 0.2
+        return np.maximum(0, 3 + means[y] + spread * rng.normal(size=(len(y), 80))).astype(np.float32), y
+
+    head = HeadSettings(name)
+    model = EncodedModel(Identity("none", "0", 80, SMALL), head, Life(0, None, "uint8", [], validation=0.2), State.empty(80))
+    x, y = draw(150)
+    model = model.learn([(x, torch.from_numpy(x), y.tolist())])
+    new, target = draw(300)
+    probabilities = model.answers(torch.from_numpy(new))[0].numpy()
+    assert 0.5 < (probabilities.argmax(1) == target).mean() < 0.99
+    assert calibration_error(probabilities, target) < 0.02
+
+
+def test_a_file_with_notes_of_an_earlier_version_is_read(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from afaf.storage import container
+
+    model = taught(encoder, *images())
+    encode = container.encode
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "encode", lambda tensors, about: encode({**tensors, "notes": torch.zeros(4, 134)}, about))
+        data = model.to_bytes()
+    assert EncodedModel.from_bytes(data).to_bytes() == model.to_bytes()
 
 
 def test_few_images_of_a_class_are_told(encoder: Encoder) -> None:

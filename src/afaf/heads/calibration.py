@@ -1,8 +1,9 @@
-"""Probabilities, and a threshold for "none of these", from held-out images that are not kept.
+"""Probabilities, and a threshold for "none of these", from sums over images that were held out.
 
-Their sums give a Gaussian for each class, with one covariance. Draws from it give held-out logits and distances at any time, however the
-head has changed since. Real images have heavier tails: so for each call the losses and distances of its own held-out images are noted, by
-class, at multiples of the temperature and of the threshold that the Gaussians give, and the best multiple is used.
+How far an unseen image lies from the mean that its class was taught is known from held-out images: the second moment of their deviations
+follows from sums. A temperature is fitted to draws with that moment, so it is a function of the sums, as the head is. Draws of a Gaussian
+are wrong too rarely: classes differ in shape, and few images are far off. A Student's t of 4 degrees of freedom comes close to the
+temperature of held-out images themselves, with 5 images of each class or with hundreds (benchmarks/calibration.py).
 """
 
 from __future__ import annotations
@@ -18,56 +19,61 @@ from afaf.heads.lda import shrunk_factor
 from afaf.heads.sums import Linear, Sums, exact
 from afaf.randomness import generator
 
-ENOUGH = 20  # held-out images, beyond one for each class, from which anything is calibrated
-DRAWS = 512  # of each class, fewer if there are many classes
-REJECTED = 0.05  # share of held-out images that the threshold calls unknown
-MULTIPLES = torch.logspace(-1, 1.5, 51, dtype=torch.float64)  # of a temperature
-FAR = torch.logspace(-1, 1, 81, dtype=torch.float64)  # edges of a histogram of distances, in units of the threshold
-NOTED = len(MULTIPLES) + len(FAR) + 2  # numbers noted of a class: images, losses, histogram
-JITTER = 1e-9  # of the mean variance: a covariance of few images is singular
+ENOUGH = 10  # held-out images from which anything is calibrated
+DRAWS = 2048  # fewer if there are many classes
+STRATUM = 64  # the scales of draws are means of so many neighbouring random ones: few draws come near the distribution
+FREEDOM = 4  # degrees of freedom of Student's t
+UNEVEN = 0.05  # relative variance of squared distances beyond that of a Gaussian: some images lie farther off in all directions
+QUANTILE = 1.645  # of a normal distribution, 95 %
+JITTER = 1e-9  # of the mean variance: the second moment of few images is singular
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Deviations from a class mean as held-out images show them, and the classes that have such images."""
+class Unseen:
+    """How images that a head has not learned deviate from the means of its classes."""
 
-    deviations: Tensor  # (draws, d)
-    means: Tensor  # (classes, d)
-    rows: Tensor  # the classes' numbers
+    means: Tensor  # (k, d), taught
+    held_means: Tensor  # (k, d), of held-out images; as taught where there are none
+    moment: Tensor  # (d, d), the mean of deviation deviation'
 
     @classmethod
-    def of(cls, held: Sums) -> Draws | None:
-        """None if too few images were held out."""
-        rows = (held.counts > 0).nonzero()[:, 0]
-        if len(rows) < 2 or held.images - len(rows) < ENOUGH:
+    def of(cls, taught: Sums, held: Sums) -> Unseen | None:
+        """None if too few images were held out. Held-out images of a class that was not taught deviate from their own mean."""
+        is_taught = taught.counts > 0
+        freedom = torch.where(is_taught, held.counts, (held.counts - 1).clamp(min=0)).sum()
+        if freedom < ENOUGH:
             return None
-        count = int(max(8, min(DRAWS, 4_000_000 // (len(rows) * held.classes))))
-        within = held.within()
-        within.diagonal().add_(JITTER * within.diagonal().mean())
-        noise = torch.randn(count, held.features, generator=generator(0, "calibration", held.features), dtype=torch.float64)
-        return cls(noise @ torch.linalg.cholesky_ex(within).L.T, held.means[rows], rows)
+        means = torch.where(is_taught[:, None], taught.means, held.means)
+        cross = held.totals.T @ means
+        moment = (held.gram - cross - cross.T + (means.T * held.counts) @ means) / freedom
+        return cls(means, torch.where(held.counts[:, None] > 0, held.means, means), (moment + moment.T) / 2)
 
+    def temperature(self, head: Linear, freedom: int = FREEDOM) -> float:
+        """The temperature at which the labels of unseen images are likeliest; classes count the same. The head has not learned them."""
+        answered = torch.isfinite(head.bias)
+        weights, bias, k = head.weights[answered], head.bias[answered], int(answered.sum())
+        if k < 2:
+            return 1.0
+        logits = (self.means[answered] @ weights.T + bias)[:, None] + (self._draws(k, freedom) @ weights.T)[None]
+        target = torch.arange(k).repeat_interleave(logits.shape[1])
+        return _minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
 
-def fitted_temperature(head: Linear, draws: Draws) -> float:
-    """The temperature at which held-out labels are likeliest, every class counting the same. The head must not have learned them."""
-    answered = torch.isfinite(head.bias)
-    keep = answered[draws.rows]
-    if int(keep.sum()) < 2:
-        return 1.0
-    weights, bias = head.weights[answered], head.bias[answered]
-    logits = (draws.means[keep] @ weights.T + bias)[:, None] + (draws.deviations @ weights.T)[None]
-    target = (answered.cumsum(0) - 1)[draws.rows[keep]].repeat_interleave(len(draws.deviations))
-    return _minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
+    def answered(self, head: Linear) -> Tensor:
+        """(k, k): the share of unseen images of a class that the head, which has not learned them, answers with each class."""
+        k, draws = len(head.bias), self._draws(len(head.bias), FREEDOM) @ head.weights.T
+        answers = [(row + draws).argmax(1) for row in head(self.held_means)]
+        return torch.stack([torch.bincount(row, minlength=k).double() / len(row) for row in answers])
 
-
-def answered_shares(head: Linear, draws: Draws) -> Tensor:
-    """(classes, classes): the share of a class's draws that the head answers with each class. The head must not have learned them."""
-    classes = len(head.bias)
-    shares = torch.zeros(classes, classes, dtype=torch.float64)
-    for row, mean in zip(draws.rows.tolist(), draws.means, strict=True):
-        answers = head(mean + draws.deviations).argmax(1)
-        shares[row] = torch.bincount(answers, minlength=classes).double() / len(answers)
-    return shares
+    def _draws(self, classes: int, freedom: int) -> Tensor:
+        """(draws, d), mirrored: the same for every class, so that the order of the classes does not matter."""
+        count = max(32, min(DRAWS, 4_000_000 // classes**2) // 2)
+        draw = generator(0, "calibration", len(self.moment))
+        moment = self.moment.clone()
+        moment.diagonal().add_(JITTER * moment.diagonal().mean())
+        noise = torch.randn(count, len(moment), generator=draw, dtype=torch.float64) @ torch.linalg.cholesky_ex(moment).L.T
+        squares = torch.randn(count * STRATUM, freedom, generator=draw, dtype=torch.float64).square().sum(1)
+        noise *= ((freedom - 2) / squares.sort().values.reshape(count, STRATUM).mean(1)).sqrt()[:, None]
+        return torch.cat([noise, -noise])
 
 
 class Distance:
@@ -89,33 +95,16 @@ class Distance:
         found[:, self.present] = torch.cdist(x, self.means, compute_mode="donot_use_mm_for_euclid_dist").square() / x.shape[1]
         return found
 
-    def threshold(self, draws: Draws) -> float:
-        """The distance that 5 % of held-out images exceed."""
-        moved = draws.deviations[: max(8, 4096 // len(draws.rows))]
-        x = (draws.means[:, None] + moved[None]).flatten(0, 1)
-        return float(self(x).quantile(1 - REJECTED))
+    def threshold(self, unseen: Unseen) -> float:
+        """The distance from which an image is of no known class: about 5 % of unseen images of known classes are farther."""
+        ratio = torch.cholesky_solve(unseen.moment, self.factor)
+        total = ratio.diagonal().sum()
+        variance = 2 * (ratio * ratio.T).sum() / total.square() + UNEVEN
+        return float(total / len(ratio) * (1 + QUANTILE * variance.sqrt()))
 
     def _whitened(self, x: Tensor) -> Tensor:
         whitened: Tensor = torch.linalg.solve_triangular(self.factor, x.T, upper=False).T
         return whitened
-
-
-def noted(logits: Tensor, target: Tensor, distances: Tensor, temperature: float, threshold: float, classes: int) -> Tensor:
-    """(classes, NOTED): the sums over held-out images of what is noted of them. Logits are those of all classes."""
-    losses = [F.cross_entropy(logits / (temperature * multiple), target, reduction="none") for multiple in MULTIPLES.tolist()]
-    far = F.one_hot(torch.bucketize(distances / threshold, FAR), len(FAR) + 1).double()
-    rows = torch.cat([torch.ones(len(target), 1, dtype=torch.float64), torch.stack(losses, 1), far], 1)
-    return torch.zeros(classes, NOTED, dtype=torch.float64).index_add_(0, target, rows)
-
-
-def best_multiples(notes: Tensor) -> tuple[float, float]:
-    """Of the temperature and of the threshold, every class with held-out images counting the same; 1 if nothing was noted."""
-    means = notes[notes[:, 0] > 0] / notes[notes[:, 0] > 0, :1]
-    if not len(means):
-        return 1.0, 1.0
-    losses, far = means[:, 1 : 1 + len(MULTIPLES)].mean(0), means[:, 1 + len(MULTIPLES) :].mean(0)
-    place = int((far.cumsum(0) < 1 - REJECTED).sum())
-    return float(MULTIPLES[losses.argmin()]), float(FAR[min(place, len(FAR) - 1)])
 
 
 def _minimum(loss: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:

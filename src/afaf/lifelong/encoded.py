@@ -24,7 +24,7 @@ from afaf.encoders.identity import Identity
 from afaf.errors import DataError, FileError
 from afaf.files import fill, write_output
 from afaf.heads import find_head
-from afaf.heads.calibration import NOTED, Distance, Draws, answered_shares, best_multiples, fitted_temperature, noted
+from afaf.heads.calibration import Distance, Unseen
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
@@ -107,7 +107,7 @@ class EncodedModel:
         life = replace(self.life, labels=[*self.life.labels, list(ids)[len(every) :]], removed=removed)
         model = EncodedModel(self.identity, self.head, life, self.sums + state, self._encoder)
         life.tasks = [*self.life.tasks, model._judged(features, target, int(seen.sum()) - len(target))]
-        return model._with_notes(features, target)
+        return model
 
     def forget(self, parts: Iterable[Part]) -> EncodedModel:
         """The model that has never seen these images. A class whose images are all taken out is gone without a trace."""
@@ -165,8 +165,7 @@ class EncodedModel:
         if not len(ids) or not taught.images + held.images:
             raise DataError("there are no images to learn")
         taught, held = taught.with_classes(len(ids)), held.with_classes(len(ids))
-        state = State(taught, held, torch.zeros(len(ids), NOTED, dtype=torch.float64))
-        return state, torch.cat(kept), torch.cat(target), (taught.counts + held.counts).long()
+        return State(taught, held), torch.cat(kept), torch.cat(target), (taught.counts + held.counts).long()
 
     def _judged(self, features: Tensor, target: Tensor, images: int) -> TaskNote:
         """A note of the call: how many of its held-out images a head without any held-out image gets right."""
@@ -175,18 +174,6 @@ class EncodedModel:
             answers = self._masked(self._trial)(features).argmax(1)
             note.accuracy = round(100 * float((answers == target).double().mean()), 3)
         return note
-
-    def _with_notes(self, features: Tensor, target: Tensor) -> EncodedModel:
-        """The model that has noted how its trial head answers these held-out images."""
-        head, draws = self._masked(self._trial), self._draws
-        usable = torch.isfinite(head.bias)[target]  # a class may have held-out images alone
-        if draws is None or not bool(usable.any()):
-            return self
-        features, target, distance = features[usable], target[usable], Distance(self.taught)
-        temperature, threshold = fitted_temperature(head, draws), distance.threshold(draws)
-        notes = noted(head(features), target, distance(features), temperature, threshold, self.taught.classes)
-        sums = replace(self.sums, notes=self.sums.notes + notes)
-        return EncodedModel(self.identity, self.head, self.life, sums, self._encoder)
 
     def warnings(self) -> list[str]:
         """What a user should know of the classes."""
@@ -225,15 +212,13 @@ class EncodedModel:
         return replace(head, bias=bias)
 
     @cached_property
-    def _draws(self) -> Draws | None:
-        return Draws.of(self.held)
+    def _unseen(self) -> Unseen | None:
+        return Unseen.of(self.taught, self.held)
 
     @cached_property
     def temperature(self) -> float:
         """Logits are divided by it; 1 if too few images were held out."""
-        if self._draws is None:
-            return 1.0
-        return fitted_temperature(self._masked(self._trial), self._draws) * best_multiples(self.sums.notes)[0]
+        return 1.0 if self._unseen is None else self._unseen.temperature(self._masked(self._trial))
 
     @cached_property
     def distance(self) -> Distance:
@@ -242,9 +227,7 @@ class EncodedModel:
     @cached_property
     def unknown_above(self) -> float | None:
         """The distance from which an image is of no known class; None: too few images were held out to say."""
-        if self._draws is None:
-            return None
-        return Distance(self.taught).threshold(self._draws) * best_multiples(self.sums.notes)[1]
+        return None if self._unseen is None else Distance(self.taught).threshold(self._unseen)
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Logits (n, known classes), in the order of `life.known`."""
@@ -261,12 +244,12 @@ class EncodedModel:
     def confusion(self) -> Tensor | None:
         """(known classes, known classes): the share of a class's images that is answered with each class; None: too few were held out.
 
-        It is estimated as the temperature is, from draws around the held-out means; a class without held-out images has a row of zeros.
+        Estimated as the temperature is, with draws around the held-out means.
         """
-        if self._draws is None:
+        if self._unseen is None:
             return None
         known = list(self.life.known.values())
-        return answered_shares(self._masked(self._trial), self._draws)[known][:, known]
+        return self._unseen.answered(self._masked(self._trial))[known][:, known]
 
     def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
         """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""
@@ -308,7 +291,7 @@ class EncodedModel:
             "life": asdict(self.life),
         }
         tensors = {f"{part}.{name}": tensor for part in PARTS for name, tensor in getattr(self, part).to_tensors().items()}
-        return container.encode({**tensors, "notes": self.sums.notes}, about)[0]
+        return container.encode(tensors, about)[0]
 
     @classmethod
     def load(cls, path: Any, device: torch.device | str = "cpu") -> EncodedModel:
@@ -324,12 +307,9 @@ class EncodedModel:
         with readable(name):
             life = Life.parse(about["life"], [[str(label) for label in labels] for labels in about["life"]["labels"]])
             parts = [Sums.from_tensors({key: contents.tensors[f"{part}.{key}"] for key in ("counts", "totals", "gram")}) for part in PARTS]
-            notes = contents.tensors["notes"]
             if {sums.classes for sums in parts} != {len(life.every_label)} or len({sums.features for sums in parts}) != 1:
                 raise ValueError("its sums do not fit its classes")
-            if notes.shape != (len(life.every_label), NOTED) or notes.dtype != torch.float64 or not bool(torch.isfinite(notes).all()):
-                raise ValueError("its notes do not fit its classes")
-            return cls(Identity.parse(about["encoder"]), HeadSettings(**about["head"]), life, State(parts[0], parts[1], notes))
+            return cls(Identity.parse(about["encoder"]), HeadSettings(**about["head"]), life, State(*parts))
 
     def copy(self) -> EncodedModel:
         """The same model; its labels may be changed without changing this one's."""
@@ -369,7 +349,7 @@ def _check(about: About, tensors: Tensors) -> None:
     """Refuse what cannot be a model."""
     check_format(about, KIND, FORMAT)
     wanted = {f"{part}.{name}" for part in PARTS for name in ("counts", "totals", "gram")}
-    if set(tensors) != wanted | {"notes"}:
+    if set(tensors) - {"notes"} != wanted:  # earlier versions also kept notes
         raise ValueError("its sums are not all there")
     for part in PARTS:
         counts, totals, gram = (tensors[f"{part}.{name}"] for name in ("counts", "totals", "gram"))

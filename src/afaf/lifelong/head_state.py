@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from afaf.errors import ConfigError
 from afaf.heads import DEFAULT, find_head
-from afaf.heads.calibration import NOTED
 from afaf.heads.sums import Sums
 
 PARTS = ("taught", "held")
@@ -42,30 +38,23 @@ class State:
 
     taught: Sums
     held: Sums
-    notes: Tensor  # (k, NOTED), see heads/calibration.py
 
     @classmethod
     def empty(cls, features: int) -> State:
-        return cls(Sums.empty(features), Sums.empty(features), torch.zeros(0, NOTED, dtype=torch.float64))
+        return cls(Sums.empty(features), Sums.empty(features))
 
     def take(self, classes: Sequence[int]) -> State:
-        return State(self.taught.take(classes), self.held.take(classes), self.notes[list(classes)])
+        return State(self.taught.take(classes), self.held.take(classes))
 
     def placed(self, rows: Sequence[int], classes: int) -> State:
         """Class i becomes class rows[i] of so many."""
-        notes = self.notes.new_zeros(classes, NOTED)
-        notes[list(rows)] = self.notes
-        return State(self.taught.placed(rows, classes), self.held.placed(rows, classes), notes)
+        return State(self.taught.placed(rows, classes), self.held.placed(rows, classes))
 
     def __add__(self, other: State) -> State:
-        grown = F.pad(self.notes, (0, 0, 0, len(other.notes) - len(self.notes)))
-        return State(self.taught + other.taught, self.held + other.held, grown + other.notes)
+        return State(self.taught + other.taught, self.held + other.held)
 
     def __sub__(self, other: State) -> State:
-        """Sums without these images, exactly; notes in proportion, for what was noted of an image is not kept."""
-        held = self.held - other.held
-        share = held.counts / self.held.counts.clamp(min=1)
-        return State(self.taught - other.taught, held, self.notes * share[:, None])
+        return State(self.taught - other.taught, self.held - other.held)
 
 
 def is_held_out(pixels: NDArray[Any], share: float) -> bool:
