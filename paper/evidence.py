@@ -92,7 +92,7 @@ def explained(e: Evidence, shapes: Iterable[tuple[Shape, str, Sequence[float], s
         explanation = e.explanations.of(what, metric)
         text = explanation.text if explanation else "not explained yet."
         names.setdefault(text, []).append(name)
-        for instead in explanation.shown_by(what) if explanation else []:
+        for instead in explanation.runs_that_show(what) if explanation else []:
             evidence.setdefault(text, {}).setdefault(_differently(what, instead), []).append(
                 f"{name} {_measured_instead(e, instead, what, metric, printed)}"
             )

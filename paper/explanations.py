@@ -1,12 +1,13 @@
-"""What was found out about numbers that differ from the paper's: explanations.toml, set beside them in the tables."""
+"""Explanations of numbers that differ from the paper's: explanations.toml, set beside them in the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from afaf.checked import build
 from afaf.errors import ConfigError, unknown
 from afaf.methods import method_names
 from afaf.report.measured import Shape
@@ -14,93 +15,78 @@ from afaf.runs.config import read_toml
 from paper.measured import DERIVED, STORED
 from paper.printed import paper
 
-KEYS = {"stream", "method", "metric", "settings", "shown_by", "text"}
+LISTS = ("stream", "method", "metric", "shown_by")  # one entry may stand without its list
+
+
+@dataclass(frozen=True)
+class ShownBy:
+    """Runs that show it: the same with further settings, or also of another method."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    method: str | None = None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A text about some numbers, and which runs show that it is so."""
+    """A text about some numbers, and which runs show that it is so. An empty list means any."""
 
-    entry: Mapping[str, Any]
-
-    @property
-    def text(self) -> str:
-        return str(self.entry["text"])
+    text: str
+    stream: tuple[str, ...] = ()
+    method: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
+    settings: dict[str, Any] | None = None
+    shown_by: tuple[ShownBy, ...] = ()
 
     def is_about(self, what: Shape, metric: str) -> bool:
-        asked = [(what.stream, self.entry.get("stream")), (what.method, self.entry.get("method")), (metric, self.entry.get("metric"))]
-        named = all(names is None or value in _listed(names) for value, names in asked)
-        return named and self.entry.get("settings", dict(what.settings)) == what.settings
+        asked = [(what.stream, self.stream), (what.method, self.method), (metric, self.metric)]
+        return all(not names or value in names for value, names in asked) and self.settings in (None, what.settings)
 
-    def shown_by(self, what: Shape) -> list[Shape]:
-        """The runs to look at instead of `what`: the same with further settings, or also of another method."""
-        return [
-            Shape(what.stream, instead.get("method", what.method), {**what.settings, **instead.get("settings", {})})
-            for instead in _listed(self.entry.get("shown_by", []))
-        ]
+    def runs_that_show(self, what: Shape) -> list[Shape]:
+        """The runs to look at instead of `what`."""
+        return [Shape(what.stream, instead.method or what.method, {**what.settings, **instead.settings}) for instead in self.shown_by]
+
+    def check(self) -> None:
+        """Refuse names that do not exist and settings that are not written like "learn.lr"."""
+        if not self.text.strip():
+            raise ConfigError("text must not be empty")
+        known = {"stream": paper()["streams"], "method": method_names(), "metric": (*STORED, *DERIVED)}
+        methods = [instead.method for instead in self.shown_by if instead.method]
+        for kind, names in {"stream": self.stream, "metric": self.metric, "method": (*self.method, *methods)}.items():
+            for name in names:
+                if name not in known[kind]:
+                    raise ConfigError(unknown(kind, name, known[kind]))
+        for settings in (self.settings or {}, *(instead.settings for instead in self.shown_by)):
+            if any(isinstance(value, dict) and "." not in name for name, value in settings.items()):
+                raise ConfigError('settings must be a table written like { "learn.lr" = 0.1 }')
+        if any(not instead.settings and instead.method is None for instead in self.shown_by):
+            raise ConfigError("shown_by lacks settings")
 
 
 @dataclass(frozen=True)
 class Explanations:
-    entries: Sequence[Explanation] = ()
+    explanation: Sequence[Explanation] = ()
 
     @classmethod
     def read(cls, path: Path) -> Explanations:
         table = read_toml(path)
+        if set(table) - {"explanation"}:
+            raise ConfigError(f"{path}: {unknown('table', next(iter(table)), ['explanation'])}")
         entries = table.get("explanation", [])
-        if not isinstance(entries, list) or set(table) - {"explanation"}:
-            raise ConfigError(f"{path}: explanations are written as [[explanation]], and nothing else stands there")
-        for number, entry in enumerate(entries, 1):
-            wrong = what_is_wrong_with(entry)
-            if wrong:
-                raise ConfigError(f"{path}: [[explanation]] number {number} {wrong}")
-        return cls([Explanation(entry) for entry in entries])
+        listed = [_with_lists(entry) for entry in entries] if isinstance(entries, list) else entries
+        try:
+            read: list[Explanation] = build(list[Explanation], listed, "explanation")
+            for explanation in read:
+                explanation.check()
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        return cls(read)
 
     def of(self, what: Shape, metric: str) -> Explanation | None:
         """The first that is about this number."""
-        return next((explanation for explanation in self.entries if explanation.is_about(what, metric)), None)
+        return next((explanation for explanation in self.explanation if explanation.is_about(what, metric)), None)
 
 
-def what_is_wrong_with(entry: Any) -> str | None:
-    """Why an entry cannot be used, if so."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"].strip():
-        return "needs a text"
-    wrong = _unknown_names(entry, KEYS, "key") or _unknown_words(entry) or _wrong_settings(entry.get("settings", {}), "settings")
-    return wrong or next(filter(None, map(_wrong_evidence, _listed(entry.get("shown_by", [])))), None)
-
-
-def _wrong_evidence(instead: Any) -> str | None:
-    """Of one entry of shown_by."""
-    if not isinstance(instead, dict):
-        return "has a shown_by that is no table: give shown_by.settings, and shown_by.method where it is another"
-    if not instead.get("settings") and "method" not in instead:
-        return "has a shown_by without settings"
-    return (
-        _unknown_names(instead, {"method", "settings"}, "key of shown_by")
-        or _unknown_names([instead.get("method", "afaf")], method_names(), "method")
-        or _wrong_settings(instead.get("settings", {}), "shown_by.settings")
-    )
-
-
-def _unknown_words(entry: Mapping[str, Any]) -> str | None:
-    """Of stream, method and metric, one or a list each."""
-    known = {"stream": paper()["streams"], "method": method_names(), "metric": (*STORED, *DERIVED)}
-    for key, valid in known.items():
-        wrong = _unknown_names(_listed(entry.get(key, [])), valid, key)
-        if wrong:
-            return wrong
-    return None
-
-
-def _listed(one_or_more: Any) -> list[Any]:
-    return one_or_more if isinstance(one_or_more, list) else [one_or_more]
-
-
-def _unknown_names(names: Iterable[Any], valid: Iterable[str], kind: str) -> str | None:
-    return next((f"has an {unknown(kind, str(name), valid)}" for name in names if name not in set(valid)), None)
-
-
-def _wrong_settings(settings: Any, name: str) -> str | None:
-    if not isinstance(settings, dict) or any(isinstance(value, dict) and "." not in key for key, value in settings.items()):
-        return f'has {name} that are no table of settings, written like {{ "learn.lr" = 0.1 }}'
-    return None
+def _with_lists(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {name: [value] if name in LISTS and not isinstance(value, list) else value for name, value in entry.items()}

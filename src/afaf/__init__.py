@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from afaf.version import __version__
 
 if TYPE_CHECKING:
-    from afaf.api import costs, resume, run, tune
-    from afaf.errors import AfafError
-    from afaf.lifelong.estimator import AFAFClassifier
-    from afaf.runs.results import Results, Summary
-    from afaf.storage.model_file import Model
-    from afaf.streams.benchmarks import open_stream
-    from afaf.streams.tasks import Stream, Task
+    from afaf.api import costs as costs, resume as resume, run as run, tune as tune
+    from afaf.errors import AfafError as AfafError
+    from afaf.lifelong.estimator import AFAFClassifier as AFAFClassifier
+    from afaf.runs.results import Results as Results, Summary as Summary
+    from afaf.storage.model_file import Model as Model
+    from afaf.streams.benchmarks import open_stream as open_stream
+    from afaf.streams.tasks import Stream as Stream, Task as Task
 
 _WHERE = {
     "run": "afaf.api",
@@ -35,21 +35,7 @@ _WHERE = {
     "AfafError": "afaf.errors",
 }
 
-__all__ = [
-    "AFAFClassifier",
-    "AfafError",
-    "Model",
-    "Results",
-    "Stream",
-    "Summary",
-    "Task",
-    "__version__",
-    "costs",
-    "open_stream",
-    "resume",
-    "run",
-    "tune",
-]
+__all__ = ["__version__", *_WHERE]
 
 
 def __getattr__(name: str) -> Any:

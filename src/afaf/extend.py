@@ -1,106 +1,57 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
-from afaf.costing.footprint import Footprint
-from afaf.methods.afaf import AFAF, AFAFOptions
-from afaf.methods.base import Actions, Method, Predictor, TaskContext, rows_of
-from afaf.methods.dense import DenseMethod, DenseOptions
-from afaf.methods.penalty import PenaltyOptions
-from afaf.methods.regularised import PenaltyMethod
-from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
-from afaf.methods.strength import StrengthMethod, StrengthOptions
-from afaf.network.forward import Parameters
-from afaf.network.ledger import Allocation, ClassAllocation, Ledger
-from afaf.network.net import Network
-from afaf.network.ops import Norm
-from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.zoo import NETWORKS
-from afaf.runs.events import EpochEnded, Event, RunResumed, RunStarted, TaskEnded, TaskStarted, Warned
-from afaf.runs.results import Results
-from afaf.streams.tasks import Outline, Preparation, Split, Stream, Task
-from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
-from afaf.subnets.rewire import Importance
-from afaf.training.eager import EagerEngine
-from afaf.training.learner import Learner
-from afaf.training.losses import CrossEntropy, LossOver, distillation, outputs_in_loss, total
-from afaf.training.named import everything, find, keep, protected
-from afaf.training.optimisers import SGD, AdamW
-from afaf.training.plan import LearningPlan, Loss, Step
-from afaf.training.quadratic import QuadraticPenalty
-from afaf.training.report import EpochReport
-from afaf.training.schedules import Constant, Cosine, OneCycle, ReduceOnPlateau, StepDecay
-from afaf.training.settings import LearnSettings, Settings, SparseSettings
-from afaf.training.task_data import RngScope, TaskData
-
-__all__ = [
-    "AFAF",
-    "NETWORKS",
-    "SGD",
-    "AFAFOptions",
-    "Actions",
-    "AdamW",
-    "Allocation",
-    "ClassAllocation",
-    "Constant",
-    "Cosine",
-    "CrossEntropy",
-    "DenseMethod",
-    "DenseOptions",
-    "EagerEngine",
-    "EpochEnded",
-    "EpochReport",
-    "Event",
-    "Footprint",
-    "Importance",
-    "Layer",
-    "LearnSettings",
-    "Learner",
-    "LearningPlan",
-    "Ledger",
-    "Loss",
-    "LossOver",
-    "Method",
-    "Network",
-    "NetworkSpec",
-    "Norm",
-    "OneCycle",
-    "Outline",
-    "Parameters",
-    "PenaltyMethod",
-    "PenaltyOptions",
-    "Predictor",
-    "Preparation",
-    "QuadraticPenalty",
-    "ReduceOnPlateau",
-    "Request",
-    "Results",
-    "RngScope",
-    "RunResumed",
-    "RunStarted",
-    "Settings",
-    "SpaceNet",
-    "SpaceNetOptions",
-    "SparseSettings",
-    "Split",
-    "Step",
-    "StepDecay",
-    "Stream",
-    "StrengthMethod",
-    "StrengthOptions",
-    "Subnetwork",
-    "Task",
-    "TaskContext",
-    "TaskData",
-    "TaskEnded",
-    "TaskStarted",
-    "Warned",
-    "allocate_free",
-    "allocate_reusing",
-    "distillation",
-    "everything",
-    "find",
-    "keep",
-    "outputs_in_loss",
-    "protected",
-    "rows_of",
-    "total",
-]
+from afaf.costing.footprint import Footprint as Footprint
+from afaf.methods.afaf import AFAF as AFAF, AFAFOptions as AFAFOptions
+from afaf.methods.base import Actions as Actions, Method as Method, Predictor as Predictor, TaskContext as TaskContext, rows_of as rows_of
+from afaf.methods.dense import DenseMethod as DenseMethod, DenseOptions as DenseOptions
+from afaf.methods.penalty import PenaltyOptions as PenaltyOptions
+from afaf.methods.regularised import PenaltyMethod as PenaltyMethod
+from afaf.methods.spacenet import SpaceNet as SpaceNet, SpaceNetOptions as SpaceNetOptions
+from afaf.methods.strength import StrengthMethod as StrengthMethod, StrengthOptions as StrengthOptions
+from afaf.network.forward import Parameters as Parameters
+from afaf.network.ledger import Allocation as Allocation, ClassAllocation as ClassAllocation, Ledger as Ledger
+from afaf.network.net import Network as Network
+from afaf.network.ops import Norm as Norm
+from afaf.network.spec import Layer as Layer, NetworkSpec as NetworkSpec
+from afaf.network.zoo import NETWORKS as NETWORKS
+from afaf.runs.events import (
+    EpochEnded as EpochEnded,
+    Event as Event,
+    RunResumed as RunResumed,
+    RunStarted as RunStarted,
+    TaskEnded as TaskEnded,
+    TaskStarted as TaskStarted,
+    Warned as Warned,
+)
+from afaf.runs.results import Results as Results
+from afaf.streams.tasks import Outline as Outline, Preparation as Preparation, Split as Split, Stream as Stream, Task as Task
+from afaf.subnets.allocate import (
+    Request as Request,
+    Subnetwork as Subnetwork,
+    allocate_free as allocate_free,
+    allocate_reusing as allocate_reusing,
+)
+from afaf.subnets.rewire import Importance as Importance
+from afaf.training.eager import EagerEngine as EagerEngine
+from afaf.training.learner import Learner as Learner
+from afaf.training.losses import (
+    CrossEntropy as CrossEntropy,
+    LossOver as LossOver,
+    distillation as distillation,
+    outputs_in_loss as outputs_in_loss,
+    total as total,
+)
+from afaf.training.named import everything as everything, find as find, keep as keep, protected as protected
+from afaf.training.optimisers import SGD as SGD, AdamW as AdamW
+from afaf.training.plan import LearningPlan as LearningPlan, Loss as Loss, Step as Step
+from afaf.training.quadratic import QuadraticPenalty as QuadraticPenalty
+from afaf.training.report import EpochReport as EpochReport
+from afaf.training.schedules import (
+    Constant as Constant,
+    Cosine as Cosine,
+    OneCycle as OneCycle,
+    ReduceOnPlateau as ReduceOnPlateau,
+    StepDecay as StepDecay,
+)
+from afaf.training.settings import LearnSettings as LearnSettings, Settings as Settings, SparseSettings as SparseSettings
+from afaf.training.task_data import RngScope as RngScope, TaskData as TaskData

@@ -19,7 +19,7 @@ QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
 
 def example(name: str) -> type:
     code = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"class {name}" in block)
-    names: dict = {key: getattr(extend, key) for key in extend.__all__}
+    names: dict = dict(vars(extend))
     exec(compile(code.replace("from __future__ import annotations", ""), "extending.md", "exec"), names)
     return names[name]
 

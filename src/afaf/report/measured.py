@@ -154,9 +154,12 @@ def mean_matrix(matrices: Sequence[Sequence[Row]]) -> list[Row]:
 
 def class_names(line: Line) -> Sequence[Sequence[str]] | None:
     """Return the classes of each task; None for a stream of which neither the line nor the package knows them."""
-    return line.get("class_names") or (_class_names(line["stream"]) if line["stream"] in BENCHMARKS else None)
+    if line.get("class_names") or line["stream"] not in BENCHMARKS:
+        return line.get("class_names")
+    return _class_names(line["stream"], line["settings"].get("stream.classes_per_task"))
 
 
 @cache
-def _class_names(stream: str) -> Sequence[Sequence[str]]:
-    return outline_of(stream).class_names
+def _class_names(stream: str, classes_per_task: int | None) -> Sequence[Sequence[str]]:
+    options: dict[str, Any] = {} if classes_per_task is None else {"classes_per_task": classes_per_task}
+    return outline_of(stream, **options).class_names

@@ -22,19 +22,6 @@ from afaf.files.lock import FolderLock, in_use, is_locked
 from afaf.files.read import RECORD_LIMIT
 from afaf.runs import results
 
-__all__ = [
-    "FORMAT",
-    "FREE",
-    "RunFolder",
-    "began_with",
-    "flat",
-    "read_epochs",
-    "read_json",
-    "read_log",
-    "resume_command",
-    "what_is_there",
-]
-
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safetensors")
