@@ -78,6 +78,43 @@ def probe(spec: NetworkSpec, dtype: torch.dtype = torch.float32) -> torch.Tensor
     return torch.randn(8, *spec.input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
+OPS = st.sampled_from([("norm", "relu"), ("relu", "norm"), ("norm",), ("relu",), ("relu", "dropout"), ()])
+
+
+def graph_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
+    """Up to five steps from a random layer each: a convolution, a depthwise one, or branches that meet in a sum. The last layer is
+    reached from a sum of all ends, so that none is left out."""
+    width = st.integers(6, 12)
+
+    def ops() -> tuple[str, ...]:
+        return tuple(text for text in draw(OPS) if norm or text != "norm")
+
+    layers, side = [Layer("conv", draw(width), ops(), padding=1)], 8
+    for _ in range(draw(st.integers(1, 4))):
+        start, neurons = len(layers) + 1, layers[-1].neurons
+        kind = draw(st.sampled_from(["conv", "depthwise", "identity", "branches"]))
+        kernel, stride, padding = draw(st.sampled_from([(3, 1, 1), (1, 1, 0), (3, 2, 1), (1, 2, 0), (3, 1, 0), (2, 1, 1)]))
+        smaller = (side + 2 * padding - kernel) // stride + 1
+        if smaller < 3:
+            kernel, stride, padding, smaller = 3, 1, 1, side
+        if kind == "identity":
+            kernel, stride, padding, smaller = 3, 1, 1, side
+            layers.append(Layer("conv", neurons, ops(), padding=1))
+            layers.append(Layer("sum", neurons, ops(), inputs=(start, start + 1)))
+        elif kind == "branches":
+            outputs = draw(width)
+            layers.append(Layer("conv", draw(width), ops(), inputs=(start,), padding=1))
+            layers.append(Layer("conv", outputs, ops(), kernel, stride, padding))
+            layers.append(Layer("conv", outputs, ops(), kernel, stride, padding, inputs=(start,)))
+            layers.append(Layer("sum", outputs, ops(), inputs=(start + 2, start + 3)))
+        else:
+            layers.append(Layer(kind, neurons if kind == "depthwise" else draw(width), ops(), kernel, stride, padding))
+        side = smaller
+    last = draw(st.sampled_from(["pool", "global-mean", "pool(3,2,1)", "mean-pool"]))
+    layers[-1] = replace(layers[-1], ops=(*(text for text in layers[-1].ops if text != "relu"), "relu", last))
+    return layers
+
+
 def residual_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
     """A stem and one or two blocks of two convolutions each; a block may halve the maps, and then projects what it adds to."""
     width = st.integers(6, 12)
@@ -112,7 +149,7 @@ def worlds(
     hidden: list[Layer] = []
     residual = not chain and draw(st.booleans())
     if residual:
-        hidden += residual_layers(draw, use_norm)
+        hidden += (residual_layers if draw(st.booleans()) else graph_layers)(draw, use_norm)
     elif conv:
         hidden += [Layer("conv", draw(width)) for _ in range(draw(st.integers(0, 1)))]
         hidden.append(Layer("conv", draw(width), after_pool))

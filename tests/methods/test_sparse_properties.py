@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
+from afaf.network.spec import Layer, NetworkSpec
 from afaf.training.learner import Learner
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
+from conftest import small_stream
 from worlds import World, probe, worlds
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -164,6 +168,35 @@ def test_under_strict_isolation_old_logits_never_change(world: World) -> None:
         answers[context.classes] = logits[:, list(context.classes)]
 
     world.learn(after_task=watch)
+
+
+def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_allocated() -> None:
+    """Each class has candidates of its own, so a task of several classes can select more neurons than a class is allocated."""
+    hidden = (Layer("conv", 90, ("norm", "relu"), padding=1), Layer("conv", 90, ("relu", "global-mean"), padding=1), Layer("dense", 60))
+    sparse = SparseSettings(alloc={"all": 20, "output": 20}, density={"all": 30, "W_1": 100}, fixed={"all": 10, "output": 100})
+    options = AFAFOptions(strict=True, first_reuse=2, l_reuse=2, candidates="random", candidate_share=60)
+    method = AFAF(options, Settings(LearnSettings(epochs=2, batch_size=4, lr=0.1), sparse))
+    stream = small_stream([3, 3, 3], per_class=6)
+    world = World(NetworkSpec("chain", (1, 8, 8), hidden, 9), method, stream, seed=3)
+    method.check(world.spec, stream.outline)
+    answers: dict[tuple[int, ...], torch.Tensor] = {}
+    more = 0
+
+    def watch(learner: Learner, context: TaskContext) -> None:
+        nonlocal more
+        record, logits = learner.ledger.record_of(context.task), learner.network(probe(world.spec))
+        assert record is not None
+        allocated = method.sizes_of(world.spec, context.task, len(context.classes)).alloc
+        for s in world.spec.hidden_streams:
+            selected = record.selected(world.spec, s)
+            assert bool(learner.ledger.is_fixed(s)[selected].all())
+            more += len(selected) > allocated[s]
+        for classes, before in answers.items():
+            assert torch.equal(logits[:, list(classes)], before)
+        answers[context.classes] = logits[:, list(context.classes)]
+
+    world.learn(after_task=watch)
+    assert more
 
 
 def _numbers(learner: Learner) -> list[torch.Tensor]:

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from afaf.costing.predict import predict_costs
 from afaf.errors import ConfigError
 from afaf.network.net import Network
 from afaf.network.ops import MaxPool, parse_operation
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.zoo import NETWORKS, describe
+from afaf.network.tracing import trace
+from afaf.network.zoo import NETWORKS, describe, module_values
 from afaf.runs.setup import set_up
 from afaf.storage.compacted import InferenceModule, for_inference, random_pixels
 from afaf.storage.model_file import Model
@@ -24,7 +27,7 @@ from afaf.training.learner import Learner
 from conftest import small_stream
 from modules import Block, ResNet10
 from small_worlds import numbers
-from worlds import probe
+from worlds import World, probe, worlds
 
 
 def filled(spec: NetworkSpec, seed: int = 0) -> Network:
@@ -181,3 +184,39 @@ def learn(setup, stream) -> Learner:  # type: ignore[no-untyped-def]
         setup.method.finish(learner, context)
         learner.end(task.number)
     return learner
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(worlds(reuse=True))
+def test_costs_of_random_graphs_are_what_torch_counts(world: World) -> None:
+    """Multiplications and additions of a dense forward pass, counted by torch, and the weights that tasks own, predicted before."""
+    with FlopCounterMode(display=False) as counter:
+        Network(world.spec)(torch.zeros(1, *world.spec.input_shape))
+    assert counter.get_total_flops() == 2 * sum(edge.weights * edge.positions for edge in world.spec.edges)
+    predicted = predict_costs(world.spec, world.stream.outline, world.method)
+    assert world.learn().params == predicted.params
+
+
+def test_a_depthwise_convolution_is_pytorchs() -> None:
+    """As a network, traced, and in its per-image gradients."""
+    module = nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 2, 1, groups=6), nn.ReLU(),
+        nn.Conv2d(6, 9, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(9, 4),
+    ).eval()  # fmt: skip
+    spec = describe(module, (2, 9, 8), 4)
+    assert [edge.shape for edge in spec.edges] == [(6, 2, 9), (6, 1, 9), (9, 6, 1), (4, 9, 1)]
+    assert spec.layer(3).stream == spec.layer(2).stream
+    network = Network(spec, initial=module_values(module, spec))
+    for l in spec.edge_numbers:
+        network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
+    network.parameters.weights[-1].copy_(module[-1].weight.detach()[:, :, None])  # type: ignore[operator,union-attr,index]
+    network.parameters.biases[-1].copy_(module[-1].bias.detach())  # type: ignore[operator,union-attr,arg-type]
+    x = probe(spec)
+    assert torch.allclose(network(x), module(x), atol=1e-5)
+    product, h = spec.edge(2).product, torch.randn(5, 6, 7, 6)
+    weight = torch.randn(6, 1, 9, requires_grad=True)
+    delta = torch.randn(5, 6, 4, 3)
+    each = [torch.autograd.grad((product.forward(h[i : i + 1], weight, torch.zeros(6)) * delta[i]).sum(), weight)[0] for i in range(5)]
+    assert torch.allclose(product.sample_importance(h, delta, torch.square).reshape(6, 1, 9), sum(g.square() for g in each), atol=1e-4)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"'0'.*groups"):
+        trace(nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(288, 2)), torch.zeros(1, 4, 8, 8))

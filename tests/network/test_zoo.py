@@ -20,7 +20,13 @@ from afaf.training.learner import Learner
 from afaf.training.task_data import TaskData
 from conftest import small_stream
 
-NARROW = {"alexnet": 16, "small-cnn": 16, "mlp": 100, "tiny-mlp": 40}  # so that a test takes seconds; of the others 16, too
+NARROW = {
+    "alexnet": 16,
+    "small-cnn": 16,
+    "mlp": 100,
+    "tiny-mlp": 40,
+    "mobilenet-like": 32,
+}  # so that a test takes seconds; of the others 16, too
 
 
 def outline_of(shape: tuple[int, ...], tasks: int) -> Outline:

@@ -44,8 +44,8 @@ def test_importance_sums_within_a_connection_and_over_steps() -> None:
     importance = Importance.zeros(spec, Ledger(spec))
     change = torch.zeros(2, 2, 9)
     change[0, 1, :3] = 1.0  # a kernel from map 1 to map 0
-    importance.add(1, 1, change)
-    importance.add(1, 1, change)
+    importance.add(1, spec.edge(1), change)
+    importance.add(1, spec.edge(1), change)
     assert importance.connections[0][0, 1, 0] == 6.0
     assert importance.neurons[1].tolist() == [0.0, 9.0]  # 3 after the first step, 6 after the second: early steps weigh more
 

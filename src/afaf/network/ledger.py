@@ -145,6 +145,8 @@ def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor
         grows = False
         for l in reversed(spec.edge_numbers):
             edge = spec.edge(l)
+            if edge.diagonal:  # the same neurons
+                continue
             sources = reached[edge.source_stream]
             more = live[l - 1][reached[edge.target_stream]].any(dim=0) & ~sources
             if bool(more.any()):

@@ -315,6 +315,7 @@ class Product:
     name: ClassVar[str]  # in descriptions and in the names of layers
     group: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
     maps: ClassVar[bool]  # it reads and writes maps, not rows of units
+    diagonal: ClassVar[bool] = False  # neuron i leads into neuron i alone, which is the same neuron: weights are (neurons, 1, block)
 
     @property
     def plain(self) -> bool:
@@ -375,11 +376,38 @@ class Convolution(Product):
 
     def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
         numbers = graph.constant(f"weight_{l}", self._kernels(weight)), graph.constant(f"bias_{l}", bias)
-        window = {"kernel_shape": [self.kernel] * 2, "strides": [self.stride] * 2, "pads": [self.padding] * 4}
-        return graph.node("Conv", h, *numbers, **window)
+        return graph.node("Conv", h, *numbers, **self._window(weight))
+
+    def _window(self, weight: Tensor) -> dict[str, Any]:
+        return {"kernel_shape": [self.kernel] * 2, "strides": [self.stride] * 2, "pads": [self.padding] * 4}
 
     def _kernels(self, weight: Tensor) -> Tensor:
         return weight.reshape(*weight.shape[:2], self.kernel, self.kernel)
+
+
+@dataclass(frozen=True)
+class Depthwise(Convolution):
+    """Each map has a kernel of its own."""
+
+    name, diagonal = "depthwise", True
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        h = h.contiguous(memory_format=torch.channels_last)
+        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=len(weight))
+
+    def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+        unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride).unflatten(1, (inputs.shape[1], -1))
+        return size(torch.einsum("bnp,bnkp->bnk", delta.flatten(2), unfolded)).sum(0)
+
+    def sample_floats(self, weights: int, unfolded: int) -> int:
+        return weights + unfolded * weights // self.kernel**2
+
+    def _window(self, weight: Tensor) -> dict[str, Any]:
+        return {**super()._window(weight), "group": len(weight)}
 
 
 class Dense(Product):

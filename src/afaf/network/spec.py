@@ -3,7 +3,8 @@
 A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reached by one product (a convolution or a dense layer) of an
 earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
 layer of its own, which the sum then adds. Layers that identity edges join form one residual *stream*: neuron i is the same neuron in all
-of them, with one freedom and one fixing. A stream is known by the number of its first layer.
+of them, with one freedom and one fixing. A depthwise convolution, too, carries each neuron on, with a connection of its own: neuron i to
+neuron i. A stream is known by the number of its first layer.
 
 A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
 between a map and a dense neuron. Numbers count from 1, as in the paper. Its network is the simplest graph: W_l joins layers l and l+1.
@@ -17,13 +18,15 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
+from torch import Tensor
+
 from afaf.bounds import Count, Portion, Within
 from afaf.checked import build
 from afaf.errors import ConfigError
-from afaf.network.ops import Convolution, Dense, Operation, Product, parse_operation
+from afaf.network.ops import Convolution, Dense, Depthwise, Operation, Product, parse_operation
 
 Group = Literal["input", "conv", "fc", "output", "classes"]
-Kind = Literal["conv", "dense", "sum"]
+Kind = Literal["conv", "depthwise", "dense", "sum"]
 Extent = Annotated[int, Within(1, 1 << 12)]
 
 
@@ -47,7 +50,14 @@ class Layer:
     def product(self) -> Product | None:
         if self.kind == "sum":
             return None
-        return Convolution(self.kernel, self.stride, self.padding) if self.kind == "conv" else Dense()
+        if self.kind == "dense":
+            return Dense()
+        return (Depthwise if self.kind == "depthwise" else Convolution)(self.kernel, self.stride, self.padding)
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether its neurons are those of the layers below."""
+        return self.kind in ("sum", "depthwise")
 
     def to_dict(self) -> dict[str, Any]:
         """Stride, padding and inputs are left out where they are the defaults, as in the files of before they existed."""
@@ -77,7 +87,7 @@ class NeuronLayer:
 
 @dataclass(frozen=True)
 class Edge:
-    """W_l: (outputs, inputs, block) weights from the layer `source` to the layer `target`."""
+    """W_l: (outputs, inputs, block) weights from the layer `source` to the layer `target`; of a depthwise convolution `inputs` is 1."""
 
     name: str
     product: Product
@@ -90,6 +100,18 @@ class Edge:
     block: int
     positions: int  # places the block is applied at: output positions of a convolution, 1 of a dense layer
     group: Group  # which density applies
+
+    @property
+    def diagonal(self) -> bool:
+        return self.product.diagonal
+
+    def pairs(self, sources: int, targets: int) -> int:
+        """How many connections there can be between so many neurons."""
+        return targets if self.diagonal else sources * targets
+
+    def columns(self, sources: Tensor) -> Tensor:
+        """The columns of W_l that belong to these neurons of the source: one for all if each leads into itself alone."""
+        return sources.new_zeros(1) if self.diagonal else sources
 
     @property
     def fan_in(self) -> int:
@@ -257,9 +279,9 @@ def _build(spec: NetworkSpec) -> Built:
         group: Group = "classes" if number == spec.L else "output" if stream == streams[inputs[-1][0] - 1] else groups[stream - 1]
         size, edge = shapes[below[0] - 1], None
         product = products[number - 2]
-        if product is None:
-            _check_sum(spec, name, [(sizes[i - 1], shapes[i - 1]) for i in below], layer.neurons)
-        else:
+        if layer.carries_on:
+            _check_alike(spec, name, [(sizes[i - 1], shapes[i - 1]) for i in below], layer.neurons)
+        if product is not None:
             edge, source = len(edges) + 1, below[0]
             block = product.block(prod(size))
             size = _fitting(spec, name, product.output_size(*size))
@@ -267,7 +289,7 @@ def _build(spec: NetworkSpec) -> Built:
             edges.append(
                 Edge(
                     f"W_{edge}", product, source, number, streams[source - 1], streams[number - 1],
-                    sizes[source - 1], layer.neurons, block, prod(size), density,
+                    1 if product.diagonal else sizes[source - 1], layer.neurons, block, prod(size), density,
                 )
             )  # fmt: skip
         for operation in ops:
@@ -292,13 +314,13 @@ def _inputs(spec: NetworkSpec, number: int, layer: Layer) -> tuple[int, ...]:
             f"network '{spec.name}': layer {number} ({layer.kind}) is reached from layers {list(inputs)}: "
             "name earlier layers, and one alone unless it is a sum"
         )
-    if layer.kind == "sum" and 1 in inputs:
-        raise ConfigError(f"network '{spec.name}': layer {number} adds the input itself: lead it through a convolution first")
+    if layer.carries_on and 1 in inputs:
+        raise ConfigError(f"network '{spec.name}': layer {number} carries the input itself on: lead it through a convolution first")
     return inputs
 
 
 def _streams(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
-    """The stream of each layer: sums have the neurons of the layers that they add."""
+    """The stream of each layer: sums and depthwise convolutions have the neurons of the layers below."""
     first = list(range(len(hidden) + 2))  # an earlier layer of the same stream, or the layer itself
 
     def find(number: int) -> int:
@@ -308,7 +330,7 @@ def _streams(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
         return number
 
     for number, (layer, below) in enumerate(zip(hidden, inputs, strict=True), 2):
-        if layer.kind == "sum":
+        if layer.carries_on:
             joined = [find(i) for i in (*below, number)]
             for other in joined:
                 first[other] = min(joined)
@@ -336,10 +358,10 @@ def _input(spec: NetworkSpec) -> tuple[int, tuple[int, int]]:
     return channels, (height, width)
 
 
-def _check_sum(spec: NetworkSpec, name: str, added: list[tuple[int, tuple[int, int]]], neurons: int) -> None:
+def _check_alike(spec: NetworkSpec, name: str, added: list[tuple[int, tuple[int, int]]], neurons: int) -> None:
     if {(neurons, added[0][1])} != set(added):
         shapes = ", ".join(f"{size} neurons of {height}x{width}" for size, (height, width) in added)
-        raise ConfigError(f"network '{spec.name}': {name} ({neurons} neurons) adds layers of different shapes: {shapes}")
+        raise ConfigError(f"network '{spec.name}': {name} ({neurons} neurons) carries on other neurons: {shapes}")
 
 
 def _fitting(spec: NetworkSpec, name: str, size: tuple[int, int]) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from afaf.network.ops import EPSILON, Norm
 from afaf.network.spec import Layer, NetworkSpec
 
 SUPPORTED = (
-    "Conv2d, Linear, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d(1), a mean over (2, 3), Dropout, Flatten, Identity and sums"
+    "Conv2d (depthwise too), Linear, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d(1), a mean over (2, 3), Dropout, Flatten, "
+    "Identity and sums"
 )
 
 
@@ -191,10 +192,13 @@ class _Tracer:
 
 
 def _conv(tracer: _Tracer, node: fx.Node, module: nn.Conv2d) -> int:
-    tracer._check(module.groups == 1 and tracer.one(node, module.dilation, "dilation") == 1, node, "groups and dilation are not supported")
+    depthwise = module.groups == module.in_channels == module.out_channels and module.groups > 1
+    tracer._check(tracer.one(node, module.dilation, "dilation") == 1, node, "dilation is not supported")
+    grouped = f"groups = {module.groups}: 1 is supported, and a kernel of its own for each map (as many groups as maps, in and out)"
+    tracer._check(depthwise or module.groups == 1, node, grouped)
     tracer._check(module.padding_mode == "zeros" and not isinstance(module.padding, str), node, "padding is a number of zeros")
     kernel, stride, padding = (tracer.one(node, getattr(module, name), name) for name in ("kernel_size", "stride", "padding"))
-    return tracer.product(node, module, Layer("conv", module.out_channels, (), kernel, stride, padding))
+    return tracer.product(node, module, Layer("depthwise" if depthwise else "conv", module.out_channels, (), kernel, stride, padding))
 
 
 def _dense(tracer: _Tracer, node: fx.Node, module: nn.Linear) -> int:

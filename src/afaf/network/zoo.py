@@ -80,6 +80,16 @@ def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64)
     return (*layers[:-1], replace(layers[-1], ops=(*ops, "pool", "global-mean")))
 
 
+def mobilenet_like(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
+    """After Howard et al., 2017: depthwise convolutions, each followed by one of 1x1 kernels; the stem is for small images."""
+    ops = ("norm", "relu") if norm == "batch" else ("relu",)
+    layers = [Layer("conv", width, ops, padding=1)]
+    for factor, stride in ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), (16, 1), (32, 2), (32, 1)):
+        layers.append(Layer("depthwise", layers[-1].neurons, ops, stride=stride, padding=1))
+        layers.append(Layer("conv", factor * width, ops, kernel=1))
+    return (*layers[:-1], replace(layers[-1], ops=(*ops, "global-mean")))
+
+
 def _residual(blocks: tuple[int, ...], norm: Norm, width: int, photographs: bool = False) -> tuple[Layer, ...]:
     """Stages of basic blocks; from one stage to the next the maps double in number and halve in height and width."""
     before, after = (("norm", "relu"), ("norm",)) if norm == "batch" else (("relu",), ())
@@ -112,6 +122,7 @@ NETWORKS: dict[str, Architecture] = {
     "resnet18-imagenet": resnet18_imagenet,
     "resnet10": resnet10,
     "vgg11": vgg11,
+    "mobilenet-like": mobilenet_like,
 }
 ENTRY_POINTS = "afaf.networks"
 CHAINS = ("alexnet", "small-cnn", "mlp", "tiny-mlp")  # which the streams' presets are made for

@@ -65,7 +65,8 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     for l, edge in enumerate(spec.edges, 1):
         owner = ledger.owner(l).amax(2).cpu().numpy()
         axes = figure.add_subplot(grid[0, l - 1])
-        placed = owner[orders[edge.target_stream]][:, orders[edge.source_stream]]
+        placed = owner[orders[edge.target_stream]]
+        placed = placed if edge.diagonal else placed[:, orders[edge.source_stream]]
         axes.imshow(_owner_image(placed, tasks), aspect="auto", interpolation="nearest")
         owned = 100 * float((ledger.owner(l) > 0).float().mean())
         between = as_written(" → ".join(spec.ends(l)))

@@ -77,7 +77,7 @@ def first_users(spec: NetworkSpec, ledger: Ledger, stream: int) -> NDArray[np.in
     for owner, edge in zip(ledger.owners, spec.edges, strict=True):
         tasks = owner.masked_fill(owner == 0, NOBODY)
         users += [tasks.amin((1, 2))] if edge.target_stream == stream else []
-        users += [tasks.amin((0, 2))] if edge.source_stream == stream else []
+        users += [tasks.amin((0, 2))] if edge.source_stream == stream and not edge.diagonal else []
     return np.asarray(torch.stack(users).amin(0).cpu().numpy())
 
 

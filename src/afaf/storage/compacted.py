@@ -65,7 +65,10 @@ def for_inference(
     kept = {s: torch.arange(spec.layer(s).size) for s in spec.streams} if dense else neurons_that_answer(learner, rows)
     kept[spec.L] = rows
     whole, edges = learner.network.parameters, spec.edges
-    weights = [w.detach().cpu()[kept[e.target_stream]][:, kept[e.source_stream]].clone() for w, e in zip(whole.weights, edges, strict=True)]
+    weights = [
+        weight.detach().cpu()[kept[edge.target_stream]][:, edge.columns(kept[edge.source_stream])].clone()
+        for weight, edge in zip(whole.weights, edges, strict=True)
+    ]
     biases = [b.detach().cpu()[kept[e.target_stream]].clone() for b, e in zip(whole.biases, edges, strict=True)]
     norms = {
         layer: Norm(*(t.detach().cpu()[kept[spec.layer(layer).stream]] for t in norm.tensors().values()))

@@ -72,12 +72,12 @@ def _records(learner: Learner) -> Iterator[str]:
     for record in ledger.records:
         if not {c.class_id for c in record.classes} <= set(learner.classes_of.get(record.task, ())):
             yield f"the record of task {record.task} names classes of other tasks"
-        for l in learner.network.spec.edge_numbers:
+        for l, edge in enumerate(learner.network.spec.edges, 1):
             owned = ledger.owned_by(l, record.task).any(dim=2)
             allowed = torch.zeros_like(owned)
             if l >= record.l_reuse:
                 targets, sources = record.targets(l).to(owned.device), record.sources(l).to(owned.device)
-                allowed[targets[:, None], sources[None, :]] = True
+                allowed[targets[:, None], edge.columns(sources)[None, :]] = True
             outside = owned & ~allowed
             if bool(outside.any()):
                 yield f"W_{l}: {int(outside.sum()):,} connections of task {record.task} lie outside what it was allocated"

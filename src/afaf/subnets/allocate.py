@@ -129,7 +129,8 @@ def draw_connections(
     request: Request, l: int, sources: Tensor, targets: Tensor, count: int, already: Tensor | None, purpose: str
 ) -> Tensor:
     """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`."""
-    name, owner = request.spec.edge(l).name, request.ledger.owner(l).cpu()
+    edge, owner = request.spec.edge(l), request.ledger.owner(l).cpu()
+    name, sources = edge.name, edge.columns(sources)
     unit = owner.shape[2]  # a single weight as unit: a connection stands for all the weights of its block
     flat = (targets[:, None, None] * owner.shape[1] + sources[None, :, None]) * unit + torch.arange(unit)
     unowned = flat[owner[targets][:, sources] == 0]

@@ -62,8 +62,8 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
             owned += asked
             pairs = edge.inputs * edge.outputs - (owned - asked)
             if first == 1:
-                drawn = {1: edge.inputs, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
-                pairs = min(pairs, drawn[edge.source_stream] * drawn[edge.target_stream])
+                drawn = {1: spec.layer(1).size, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
+                pairs = min(pairs, edge.pairs(drawn[edge.source_stream], drawn[edge.target_stream]))
             if asked > pairs:
                 raise CapacityError(
                     f"task {task} does not fit: {edge.name} ({between}) is certain to have at most "

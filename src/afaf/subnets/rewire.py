@@ -31,11 +31,11 @@ class Importance:
             {s: torch.zeros(spec.layer(s).size, dtype=dtype, device=ledger.owners[0].device) for s in spec.streams},
         )
 
-    def add(self, l: int, source_stream: int, change: Tensor) -> None:
-        """Count one step of W_l, which starts from a stream; `change` is |change of weight x gradient| for every weight."""
+    def add(self, l: int, edge: Edge, change: Tensor) -> None:
+        """Count one step of W_l, which is `edge`; `change` is |change of weight x gradient| for every weight."""
         connections = self.connections[l - 1]
         connections += change if connections.shape[2] == change.shape[2] else change.sum(2, keepdim=True)
-        self.neurons[source_stream] += connections.sum(dim=(0, 2))
+        self.neurons[edge.source_stream] += connections.sum(dim=(1, 2) if edge.diagonal else (0, 2))
 
 
 class DropAndGrow:
@@ -84,7 +84,7 @@ class Field:
     @classmethod
     def of(cls, edge: Edge, ledger: Ledger, l: int, record: Allocation) -> Field:
         owner = ledger.owner(l)
-        rows, columns = record.targets(l).to(owner.device)[:, None], record.sources(l).to(owner.device)[None, :]
+        rows, columns = record.targets(l).to(owner.device)[:, None], edge.columns(record.sources(l).to(owner.device))[None, :]
         units = torch.arange(owner.shape[2], device=owner.device)
         flat = ((rows * owner.shape[1] + columns)[:, :, None] * len(units) + units).view(-1)
         return cls(l, edge, rows, columns, ~ledger.is_fixed(edge.target)[rows], flat)
@@ -92,7 +92,7 @@ class Field:
     def score(self, importance: Importance) -> Tensor:
         """(targets, sources): the product of the two neurons' importances; -1 where nothing may grow."""
         above, below = importance.neurons[self.edge.target_stream], importance.neurons[self.edge.source_stream]
-        product = above[self.rows] * below[self.columns]
+        product = above[self.rows] * below[self.rows if self.edge.diagonal else self.columns]
         return torch.where(self.open, product, -1.0)
 
     def places(self, here: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Perc
         allocated[s] = share(_of_layer(alloc, "sparse.alloc", spec, s, task), spec.layer(s).size)
     connections = {}
     for l, edge in enumerate(spec.edges, 1):
-        pairs = allocated[edge.source_stream] * allocated[edge.target_stream]
+        pairs = edge.pairs(allocated[edge.source_stream], allocated[edge.target_stream])
         connections[l] = share(_of_edge(density, edge, task), pairs)
     kept = {s: share(_of_layer(fixed, "sparse.fixed", spec, s, task), allocated[s]) for s in spec.hidden_streams}
     return Sizes(allocated, connections, kept)

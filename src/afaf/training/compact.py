@@ -201,12 +201,12 @@ def _put(whole: Tensor, part: Tensor, kept: Kept, edge: Edge) -> None:
     if whole.shape == part.shape:
         whole.copy_(part)
     else:
-        whole[kept[edge.target][:, None], kept[edge.source][None, :]] = part
+        whole[kept[edge.target][:, None], edge.columns(kept[edge.source])[None, :]] = part
 
 
 def _part(tensor: Tensor, kept: Kept, edge: Edge) -> Tensor:
     """Of something shaped (outputs, inputs, ...) along an edge, the part among the neurons that are kept."""
-    rows, columns = kept[edge.target], kept[edge.source]
+    rows, columns = kept[edge.target], edge.columns(kept[edge.source])
     part = tensor if len(rows) == tensor.shape[0] else tensor.index_select(0, rows)
     part = part if len(columns) == tensor.shape[1] else part.index_select(1, columns)
     return part.clone() if part is tensor else part

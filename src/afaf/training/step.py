@@ -131,7 +131,7 @@ class Workspace:
         decayed = None if l is None else mask
         gained = optimiser.update(tensor, gradient, decayed, buffers, self.coefficients, self.plan.importance and l is not None)
         if gained is not None and l is not None:
-            self.importance.add(l, self.spec.edge(l).source_stream, gained)
+            self.importance.add(l, self.spec.edge(l), gained)
 
     def after_update(self) -> None:
         """What the plan does to the parameters after each step."""

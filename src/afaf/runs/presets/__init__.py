@@ -11,7 +11,7 @@ from torch import nn
 
 from afaf.errors import ConfigError
 from afaf.methods.base import Method
-from afaf.network.spec import Layer, NetworkSpec
+from afaf.network.spec import Edge, Layer, NetworkSpec
 from afaf.network.zoo import describe, network_name, own_norm
 from afaf.streams.tasks import Outline
 
@@ -85,19 +85,26 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
     all tasks draw from the same pairs; of AFAF only those before the first that reuses draw below the cut. Under strict isolation, which
     fixes all of a task's neurons, each task gets its share of every layer, and all of its pairs are new.
     """
-    clean = [l for l in range(2, spec.E) if spec.cut_below(l) == spec.edge(l).source == spec.edge(l).target - 1]
+    clean = [
+        l for l in range(2, spec.E) if spec.cut_below(l) == spec.edge(l).source == spec.edge(l).target - 1 and not spec.edge(l).diagonal
+    ]
     l_reuse = max([l for l in clean if 3 * l <= 2 * spec.E] or [2])
     share = min(20.0, 10000 // n_tasks / 100)  # percent, rounded down so that all tasks fit
-    density = DENSE if strict else min(30.0, 120 // n_tasks)
+    density = min(30.0, 120 // n_tasks)
+    of_each = {f"W_{l}": 100.0 for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal}  # the neurons are all new, too
 
     def lasting(edges: Iterable[int]) -> dict[str, Any]:
-        return {"density": {f"W_{l}": density for l in edges}}
+        return {"density": {} if strict else {f"W_{l}": max(density, at_least(spec.edge(l))) for l in edges}}
+
+    def at_least(edge: Edge) -> float:
+        """Percent that are one connection, where each neuron has but one."""
+        return float(-(-200 // edge.outputs)) if edge.diagonal else 0.0
 
     shared = [l for l, edge in enumerate(spec.edges, 1) if edge.target_stream not in (spec.last_hidden, spec.L)]
     return {
         "sparse": {
             "alloc": {"all": share} if strict else {"conv": 50.0, "fc": 50.0, "output": share},
-            "density": {"conv": DENSE, "fc": DENSE, "output": 70.0},
+            "density": {"conv": DENSE, "fc": DENSE, "output": 70.0, **of_each},
             "fixed": {"conv": share, "fc": share, "output": 100.0},
         },
         "methods": {
