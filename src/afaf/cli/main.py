@@ -44,6 +44,9 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
 AtOnceOption = Annotated[int | None, typer.Option("--jobs-at-once", help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)]
+OnOption = Annotated[
+    str, typer.Option("--on", help="local; ray, a cluster of processes on this machine; or ray:HOST:PORT, a Ray cluster that is there.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
@@ -75,6 +78,7 @@ def run(
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     jobs_at_once: AtOnceOption = None,
+    on: OnOption = "local",
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
@@ -104,6 +108,7 @@ def run(
         device=device or "auto",
         out=out,
         jobs_at_once=jobs_at_once,
+        on=on,
         settings=[*set_, *([f"run.precision={precision}"] if precision else [])],
         config=config,
         data=data,
@@ -189,6 +194,7 @@ def reproduce(
     missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
     limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
     jobs_at_once: AtOnceOption = None,
+    on: OnOption = "local",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     results: Annotated[
@@ -220,6 +226,7 @@ def reproduce(
         again=not missing,
         limit_minutes=limit_minutes,
         jobs_at_once=jobs_at_once,
+        on=on,
         device=device,
         precision=precision,
         settings=set_,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, unknown
 from afaf.runs.config import parse_set, read_toml
 from afaf.runs.events import Event, Warned
-from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.executor import find_executor
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
 from afaf.sweeps.reproduce import LineStored, Reproduction
 from afaf.sweeps.store import Line, Store, canonical
@@ -37,6 +38,7 @@ def reproduce_experiments(
     again: bool,
     limit_minutes: float | None,
     jobs_at_once: int | None,
+    on: str,
     device: str,
     precision: str | None,
     settings: Sequence[str],
@@ -50,7 +52,7 @@ def reproduce_experiments(
     deadline = None if limit_minutes is None else time.monotonic() + SAFETY * 60 * limit_minutes
     chosen = asked_for(experiments, names, seeds, settings)
     with stopping() as stop:
-        executor = LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
+        executor = find_executor(on, device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
         Store(results).prepare([experiment.name for experiment in chosen])
         reproduction = Reproduction(chosen, Store(results), executor, data=data, again=again)
         display, failures = _display(display_console, reproduction), 0
@@ -64,7 +66,7 @@ def reproduce_experiments(
                 display.on_event(event)
 
         try:
-            with display:
+            with contextlib.closing(executor), display:
                 reproduction.carry_out({} if precision is None else {"run.precision": precision}, on_event)
         finally:
             done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count

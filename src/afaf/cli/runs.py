@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from afaf.runs.folder import RunFolder, read_json
 from afaf.runs.job import Job
 from afaf.runs.results import Results, Summary, paired_difference
 from afaf.runs.stop import StopToken
-from afaf.sweeps.executor import Executor, LocalExecutor
+from afaf.sweeps.executor import Executor, find_executor
 
 AGAIN = "all runs: the same command again goes on with what is missing"
 COLUMNS = {"ACC": "acc", "BWT": "bwt", "LA": "la", "task-IL": "acc_task_il", "task\nid": "task_id_accuracy"}
@@ -39,6 +40,7 @@ def run_methods(
     device: str,
     out: Path | None,
     jobs_at_once: int | None,
+    on: str,
     settings: Sequence[str],
     config: Path | None,
     data: Path | None,
@@ -54,14 +56,13 @@ def run_methods(
         for method in methods
         for number in (range(seeds) if seeds is not None else [seed or 0])
     ]
+    check_all(jobs, tensorboard)
     with stopping(AGAIN if several else "") as stop:
-        executor = LocalExecutor(device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
-        if len(jobs) == 1:
-            with ProgressDisplay(stderr) as display:
-                results = run_all(jobs, executor, display.on_event, stop, tensorboard=tensorboard)
-        else:
-            with GridDisplay(stderr, len(jobs), jobs_at_once=executor.jobs_at_once) as grid:
-                results = run_all(jobs, executor, grid.on_event, stop, tensorboard=tensorboard)
+        executor = find_executor(on, device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
+        check_folders(jobs)
+        display = ProgressDisplay(stderr) if len(jobs) == 1 else GridDisplay(stderr, len(jobs), jobs_at_once=executor.jobs_at_once)
+        with contextlib.closing(executor), display:
+            results = run_all(jobs, executor, display.on_event, stop, tensorboard=tensorboard)
     summaries = [Summary([result for result in results if result.method == method]) for method in dict.fromkeys(r.method for r in results)]
     show_results(console, summaries)
     if as_json:
@@ -72,18 +73,25 @@ def run_methods(
 
 def run_all(jobs: Sequence[Job], executor: Executor, display: OnEvent, stop: StopToken, *, tensorboard: bool = False) -> list[Results]:
     """Carry out jobs with folders of their own; the first failure ends them all."""
-    if tensorboard:
-        check_installed()
-    for job in jobs:
-        job.check()
-    for job in jobs:
-        if job.folder is not None and not job.resume:
-            RunFolder.refuse_taken(job.folder)  # before the data is read
     collected = _Collector(tensorboard)
     executor.carry_out(jobs, to_all(display, collected.on_event, raise_failure))
     if stop.asked and len(collected.results) < len(jobs):  # between two runs
         raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
     return [collected.results[str(job)] for job in jobs]
+
+
+def check_all(jobs: Sequence[Job], tensorboard: bool) -> None:
+    if tensorboard:
+        check_installed()
+    for job in jobs:
+        job.check()
+
+
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Refuse a folder that holds a run, before any data is read."""
+    for job in jobs:
+        if job.folder is not None and not job.resume:
+            RunFolder.refuse_taken(job.folder)
 
 
 class _Collector:

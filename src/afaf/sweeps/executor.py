@@ -1,4 +1,4 @@
-"""Many runs. An executor carries out jobs and emits events about them; `LocalExecutor` uses this machine."""
+"""Many runs. An executor carries out jobs and emits events about them; `LocalExecutor` uses this process, `RayExecutor` a cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from afaf.errors import StoppedError
-from afaf.runs.device import find_device
+from afaf.errors import ConfigError, StoppedError
+from afaf.runs.device import device_name, find_device
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent
 from afaf.runs.job import Job
 from afaf.runs.results import Results
@@ -25,34 +25,92 @@ from afaf.training.cuda.streams import CAPTURE_LOCK
 UNUSED = 0.2  # largest share of a GPU's memory that may be reserved but unallocated when a run begins
 SIDE_BY_SIDE = {"cuda": 4}  # default number of runs at once on a device; elsewhere 1, since one run uses all cores of a CPU
 
-Measure = Callable[[Job, Results], Any]
+Measure = Callable[[Job, Results, Stream, torch.device], Any]  # a function of a module: other processes call it, too
 
 
 class Executor(Protocol):
     """Carries out jobs and emits events, one at a time.
 
     `jobs` is asked for the next job whenever there is room, so it may decide late. None means that the next job depends on one in
-    progress; it is asked again a little later. `measure` runs in the job's own thread; its value is part of JobFinished.
+    progress; it is asked again a little later. `measure` runs where the job ran; its value is part of JobFinished. At `deadline` (seconds
+    of time.monotonic) runs in progress are stopped; once `stop` is asked, they are saved and `carry_out` raises StoppedError.
     """
 
+    device: torch.device
+    device_name: str
+    deadline: float | None
+    stop: StopToken
+    shares_memory: bool  # whether a state that one run has reached can be handed to another
+
+    @property
+    def jobs_at_once(self) -> int: ...
+
     def carry_out(self, jobs: Iterable[Job | None], on_event: OnEvent, measure: Measure | None = None) -> None: ...
+
+    def cancel(self, job: Job) -> None:
+        """Stop the job of an event; it ends with JobStopped after its epoch, or with JobFinished if that was its last."""
+
+    def stream_of(self, job: Job) -> Stream: ...
+
+    def close(self) -> None: ...
+
+
+def find_executor(
+    on: str, device: str, *, jobs_at_once: int | None = None, deadline: float | None = None, stop: StopToken | None = None
+) -> Executor:
+    """`local`, `ray` (a cluster on this machine) or `ray:ADDRESS` (a cluster that is there)."""
+    name, _, address = on.partition(":")
+    if on == "local":
+        return LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
+    if name == "ray":
+        from afaf.sweeps.ray_executor import RayExecutor
+
+        return RayExecutor(address or None, device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
+    raise ConfigError(f"--on {on}: it is local, ray (a cluster on this machine) or ray:ADDRESS (one that is there, as host:port)")
+
+
+class OpenStreams:
+    """The streams of jobs, each opened once. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Stream] = {}
+        self._lock = threading.Lock()
+
+    def of(self, job: Job) -> Stream:
+        if isinstance(job.stream, Stream):
+            return job.stream
+        key = stream_key(job)
+        with self._lock:
+            if key not in self._streams:
+                self._streams[key] = job.open()
+            return self._streams[key]
+
+
+def stream_key(job: Job) -> str:
+    """The same for jobs with the same stream, cut in the same way."""
+    if isinstance(job.stream, Stream):
+        return f"{id(job.stream)}"
+    return json.dumps([job.stream, job.data, [table["stream"] for table in job.tables if "stream" in table]], default=str)
 
 
 class LocalExecutor:
     """This machine: several runs at once on a GPU, each in a thread with its own CUDA stream; one after the other on a CPU.
 
-    A stream's data is loaded once and shared. At `deadline` (seconds of time.monotonic) runs in progress are stopped; once `stop` is asked,
-    they are saved and `carry_out` raises StoppedError. `device` replaces that of the jobs.
+    `device` replaces that of the jobs.
     """
+
+    shares_memory = True
 
     def __init__(
         self, device: str = "auto", *, jobs_at_once: int | None = None, deadline: float | None = None, stop: StopToken | None = None
     ):
         self.device = find_device(device)
+        self.device_name = device_name(self.device)
         self.jobs_at_once = jobs_at_once or SIDE_BY_SIDE.get(self.device.type, 1)
         self.deadline, self.stop = deadline, stop or StopToken()
-        self._events, self._opening = threading.Lock(), threading.Lock()
-        self._streams: dict[str, Stream] = {}
+        self.stream_of = OpenStreams().of
+        self._events = threading.Lock()
+        self._cancelled: dict[int, StopToken] = {}  # by the id of the job in progress
         self._thread = threading.local()
 
     def carry_out(self, jobs: Iterable[Job | None], on_event: OnEvent, measure: Measure | None = None) -> None:
@@ -60,7 +118,7 @@ class LocalExecutor:
         left = iter(jobs)
 
         def do(job: Job) -> None:
-            self._do(replace(job, device=str(self.device)), on_event, measure, stop)
+            self._do(replace(job, device=str(self.device)), on_event, measure, StopToken(stop))
 
         if self.jobs_at_once == 1:
             for job in filter(None, left):
@@ -75,6 +133,12 @@ class LocalExecutor:
                 if not stop.asked:
                     stop.ask()
                 raise
+
+    def cancel(self, job: Job) -> None:
+        if id(job) in self._cancelled:
+            self._cancelled[id(job)].ask()
+
+    def close(self) -> None: ...
 
     def _keep_busy(self, threads: ThreadPoolExecutor, left: Iterator[Job | None], do: Callable[[Job], None], stop: StopToken) -> None:
         running: set[Future[None]] = set()
@@ -95,13 +159,15 @@ class LocalExecutor:
             with self._events:
                 on_event(event)
 
+        self._cancelled[id(job)] = stop
         emit(JobStarted(job))
         try:
             with self._own_stream():
                 self._free_memory()
                 job.method_class  # noqa: B018  (an unknown name is reported before any data is read)
-                results = run_or_resume(job, on_event=emit, stop=stop, stream=self.stream_of(job))
-                measured = None if measure is None else measure(job, results)
+                stream = self.stream_of(job)
+                results = run_or_resume(job, on_event=emit, stop=stop, stream=stream)
+                measured = None if measure is None else measure(job, results, stream, self.device)
         except StoppedError:
             emit(JobStopped(job))
             if self.stop.asked:
@@ -110,16 +176,8 @@ class LocalExecutor:
             emit(JobFailed(job, error))
         else:
             emit(JobFinished(job, results, measured))
-
-    def stream_of(self, job: Job) -> Stream:
-        """The job's stream, loaded once for all jobs that share it."""
-        if isinstance(job.stream, Stream):
-            return job.stream
-        key = json.dumps([job.stream, job.data, [table["stream"] for table in job.tables if "stream" in table]], default=str)
-        with self._opening:
-            if key not in self._streams:
-                self._streams[key] = job.open()
-            return self._streams[key]
+        finally:
+            del self._cancelled[id(job)]
 
     def _free_memory(self) -> None:
         """Release unallocated GPU memory: PyTorch reserves it for one CUDA stream, and other threads use others."""

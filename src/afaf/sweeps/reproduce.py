@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from afaf.errors import AfafError, CapacityError, ConfigError, DivergedError
 from afaf.runs.config import Config, build_config
@@ -20,7 +24,9 @@ from afaf.runs.probes import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, costs_of, restrict, set_up
-from afaf.sweeps.executor import LocalExecutor
+from afaf.storage.model_file import Model
+from afaf.streams.tasks import Stream
+from afaf.sweeps.executor import Executor
 from afaf.sweeps.experiments import Experiment, Planned
 from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
 from afaf.sweeps.store import Key, Line, Store, numbers_of
@@ -36,6 +42,7 @@ COSTS = (
     "dense_flops",
     "kept_bytes",
 )
+UNFINISHED = ".unfinished"  # folder of the runs in progress on a cluster, within that of the results
 HOW = ("run.engine", "run.precision")  # settings that do not distinguish runs: how a run is computed, not what
 
 
@@ -76,7 +83,7 @@ class Reproduction:
     """The missing runs of some experiments. `carry_out` stores a line for each as soon as it ends."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], store: Store, executor: LocalExecutor, *, data: Path | None = None, again: bool = False
+        self, experiments: Sequence[Experiment], store: Store, executor: Executor, *, data: Path | None = None, again: bool = False
     ):
         self.store, self.executor, self.data, self.again = store, executor, data, again
         lines = store.read()
@@ -89,7 +96,7 @@ class Reproduction:
         if again:  # the oldest first, so that several sittings add up
             self.missing.sort(key=lambda run: lines.get(run.key, {}).get("ended", ""))
         self.already = len(wanted) - len(self.missing)
-        self.device = device_name(executor.device)
+        self.device = executor.device_name
         self.expectation = Expectation(lines, self.device, executor.jobs_at_once)
         self.about = {"commit": commit(), **versions()}
         self.how: dict[str, Any] = {}
@@ -108,8 +115,10 @@ class Reproduction:
         `on_event` receives the executor's events, with LineStored in place of JobFinished.
         """
         self.how, self.emit = dict(how or {}), on_event
-        self.prefixes = self._shared_prefixes(self.missing)
-        self.executor.carry_out(self._next_jobs(), self._handle, self._measure)
+        self.prefixes = (
+            self._shared_prefixes(self.missing) if self.executor.shares_memory else dict.fromkeys(run.key for run in self.missing)
+        )
+        self.executor.carry_out(self._next_jobs(), self._handle, measure)
 
     @property
     def written(self) -> int:
@@ -136,6 +145,9 @@ class Reproduction:
 
     def _job(self, run: Planned) -> Job:
         job = Job(run.stream, run.method, run.seed, {**run.settings, **self.how}, data=self.data, tag=run)
+        if not self.executor.shares_memory:  # a worker may die: the run goes on from its checkpoints
+            folder = self.store.folder / UNFINISHED / hashlib.blake2b(repr(run.key).encode(), digest_size=8).hexdigest()
+            return replace(job, out=folder, resume=True)
         prefix = self.prefixes[run.key]
         if prefix is None:
             return job
@@ -194,16 +206,6 @@ class Reproduction:
             return None
         return sum(seconds for seconds in rest if seconds is not None) / self.executor.jobs_at_once
 
-    def _measure(self, job: Job, results: Results) -> Line:
-        """The parts of a line that need the stream or the model; runs in the job's thread."""
-        run, config = job.tag, self._config(job)
-        stream = restrict(self.executor.stream_of(job), config)
-        measured: Line = {"costs": _costs(replace(job, stream=stream))}
-        if run.keep and results.model is not None:
-            with at_work(config.run.precision, self.executor.device):
-                measured["kept"] = {name: KEEPERS[name](results.model, stream) for name in run.keep}
-        return measured
-
     def _handle(self, event: Event) -> None:
         run: Planned = event.job.tag
         since = self.running[run.key][1]
@@ -222,7 +224,7 @@ class Reproduction:
                 del self.running[run.key]
                 if isinstance(error, (CapacityError, DivergedError)):  # outcomes, stored like others
                     failure = {"failed": str(error), "kind": type(error).__name__}
-                    self._put(event.job, {**_head(run), **failure, **self._where(event.job, time.monotonic() - since)}, None)
+                    self._put(event.job, {**_head(run), **failure, **self._where(event.job, {}, time.monotonic() - since)}, None)
                     return
                 self.errors.append((run, error))
             case JobStopped():
@@ -241,6 +243,8 @@ class Reproduction:
     def _put(self, job: Job, line: Line, seconds: float | None) -> None:
         run: Planned = job.tag
         self.store.append(run.experiment, line)
+        if job.folder is not None:
+            shutil.rmtree(job.folder, ignore_errors=True)
         self.done.append(run)
         if seconds is not None:
             self.expectation.add(run.stream, run.method, seconds, run.key in self.resumed)
@@ -248,28 +252,46 @@ class Reproduction:
 
     def _line(self, job: Job, results: Results, measured: Line) -> Line:
         run: Planned = job.tag
-        line = {**_head(run), **numbers_of(results), **measured}
+        line = {**_head(run), **numbers_of(results)}
         prefix = self.prefixes[run.key]
         if prefix is not None and run.key in self.resumed:
             line["shared_tasks"] = prefix.tasks  # learned by another run; the time they took is counted here, too
-        return {**line, **self._where(job, results.seconds)}
+        return {**line, **self._where(job, measured, results.seconds)}
 
-    def _config(self, job: Job) -> Config:
-        """All settings of a job, also of one whose sub-networks do not fit."""
-        kind, outline = job.method_class, self.executor.stream_of(job).outline
-        return build_config(kind.Options, *with_presets(outline, kind, job.tables))
-
-    def _where(self, job: Job, seconds: float) -> Line:
-        device, run = self.executor.device, self._config(job).run
+    def _where(self, job: Job, measured: Line, seconds: float) -> Line:
         return {
             "seconds": round(seconds, 2),
             "jobs_at_once": self.executor.jobs_at_once,
-            "device": self.device,
-            "engine": find_engine(run.engine, device).name,
-            "precision": run.precision if device.type == "cuda" else "fp32",
+            **(measured or _computed_by(_config(job, self.executor.stream_of(job)), self.executor.device, self.device)),
             "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **self.about,
         }
+
+
+def measure(job: Job, results: Results, stream: Stream, device: torch.device) -> Line:
+    """The parts of a line that need the stream, the device or the model."""
+    config = _config(job, stream)
+    learned = restrict(stream, config)
+    measured: Line = {"costs": _costs(replace(job, stream=learned)), **_computed_by(config, device, device_name(device))}
+    if job.tag.keep:
+        model = results.model or Model.load(Path(str(results.run)) / "model.safetensors")
+        with at_work(config.run.precision, device):
+            measured["kept"] = {name: KEEPERS[name](model, learned) for name in job.tag.keep}
+    return measured
+
+
+def _config(job: Job, stream: Stream) -> Config:
+    """All settings of a job, also of one whose sub-networks do not fit."""
+    kind = job.method_class
+    return build_config(kind.Options, *with_presets(stream.outline, kind, job.tables))
+
+
+def _computed_by(config: Config, device: torch.device, name: str) -> Line:
+    return {
+        "device": name,
+        "engine": find_engine(config.run.engine, device).name,
+        "precision": config.run.precision if device.type == "cuda" else "fp32",
+    }
 
 
 def _head(run: Planned) -> Line:
