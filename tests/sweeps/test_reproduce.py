@@ -166,7 +166,7 @@ def test_a_line_names_the_precision_of_its_own_settings(tmp_path: Path) -> None:
     reproduction = Reproduction([experiment(tmp_path, '"afaf"')], Store(tmp_path / "results"), executor)
     executor.device = torch.device("cuda")  # elsewhere all is fp32
     for settings, expected in (({"run.precision": "bf16"}, "bf16"), ({}, "tf32")):
-        assert reproduction._where(Job("split-digits", "afaf", settings=settings), 1.0)["precision"] == expected
+        assert reproduction._where(Job("split-digits", "afaf", settings=settings), {}, 1.0)["precision"] == expected
 
 
 HEAD = {"title": '"t"', "feeds": '"f"'}
