@@ -1,17 +1,17 @@
-"""Looking a run folder or a model file over: checksums, shapes, the ledger's promises, and what can be recovered."""
+"""Checks of a run folder or a model file: checksums, shapes, the ledger's promises, and what can be recovered."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from afaf.errors import AfafError, FileError, RunError
+from afaf.errors import AfafError, RunError
 from afaf.files import is_part, read_bytes
 from afaf.files.lock import holder_of, is_locked
 from afaf.files.read import RECORD_LIMIT
@@ -29,11 +29,12 @@ from afaf.training.learner import Learner
 CPU = torch.device("cpu")
 Table = dict[str, Any]
 Rows = Sequence[Sequence[float | None]]
+T = TypeVar("T")
 
 
 @dataclass
 class Diagnosis:
-    """What was looked at, what is wrong with it, and what to do."""
+    """What is sound, what is wrong, and what to do."""
 
     path: str
     sound: list[str] = field(default_factory=list)
@@ -52,6 +53,14 @@ class Diagnosis:
         if not wrong:
             self.sound.append(f"{name}: {sound}")
 
+    def read(self, load: Callable[[Path], T], path: Path) -> T | None:
+        """What a file holds; None, and a line in `wrong`, if it cannot be used."""
+        try:
+            return load(path)
+        except AfafError as error:
+            self.wrong.append(str(error).partition("; `afaf doctor")[0])  # the user has called it already
+            return None
+
     def blames(self, name: str) -> bool:
         """Whether something is wrong with this file of the folder."""
         return any(line.startswith(f"{name}: ") or str(Path(self.path) / name) in line for line in self.wrong)
@@ -67,33 +76,29 @@ class Recorded:
 
 
 def examine(path: Path) -> Diagnosis:
-    """Look over a run folder, or a model or checkpoint file; nothing is changed."""
+    """Check a run folder, or a model or checkpoint file; nothing is changed."""
     if not path.exists():
         raise RunError(f"{path} does not exist")
     diagnosis = Diagnosis(str(path))
-    if path.is_dir():
-        _examine_run(path, diagnosis)
-    else:
-        _examine_file(path, diagnosis)
+    (_examine_run if path.is_dir() else _examine_file)(path, diagnosis)
     return diagnosis
 
 
 def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
-    try:
-        if has_encoder(path):
-            model = EncodedModel.load(path)
+    if has_encoder(path):
+        if (model := diagnosis.read(EncodedModel.load, path)) is not None:
             diagnosis.add(path.name, [], f"whole, {len(model.life.known)} classes of {model.taught.images + model.held.images} images")
-            return
-        if container.description(path)[0].get("kind") == "checkpoint":
-            learner = load_checkpoint(path, CPU).learner
-        else:
-            learner = Model.load(path).learner
-    except FileError as error:
-        diagnosis.wrong.append(str(error))
+    elif (learner := diagnosis.read(_learner_in, path)) is not None:
+        diagnosis.add(path.name, broken_promises(learner), _words(learner))
+    if not diagnosis.sound and not diagnosis.blames(path.name):
         lost = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
         diagnosis.advice.append(from_backup(path) or lost)
-        return
-    diagnosis.add(path.name, broken_promises(learner), _words(learner))
+
+
+def _learner_in(path: Path) -> Learner:
+    if container.description(path)[0].get("kind") == "checkpoint":
+        return load_checkpoint(path, CPU).learner
+    return Model.load(path).learner
 
 
 def _words(learner: Learner) -> str:
@@ -122,12 +127,9 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
 
 def _examine_json(path: Path, diagnosis: Diagnosis) -> Table | None:
     """What the file holds, if it is whole."""
-    try:
-        table = read_json(path)
-    except AfafError as error:
-        diagnosis.wrong.append(str(error).partition("; `afaf doctor")[0])  # whom the reader is asking already
-        return None
-    diagnosis.sound.append(f"{path.name}: whole")
+    table = diagnosis.read(read_json, path)
+    if table is not None:
+        diagnosis.sound.append(f"{path.name}: whole")
     return table
 
 
@@ -152,16 +154,14 @@ def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
     """The good ones, oldest first."""
     good = []
     for file in checkpoints_in(path):
-        try:
-            if container.description(file)[0].get("whole") is False:
-                diagnosis.sound.append(f"{file.name}: written within a task by an earlier afaf; a resume uses the one before it")
-                continue
-            restored = load_checkpoint(file, CPU)
-        except FileError as error:
-            diagnosis.wrong.append(str(error))
+        about = diagnosis.read(container.description, file)
+        if about is None:
             continue
-        diagnosis.add(file.name, broken_promises(restored.learner), f"whole, {restored.position}")
-        good.append(Recorded(file.name, restored.learner, restored.progress))
+        if about[0].get("whole") is False:
+            diagnosis.sound.append(f"{file.name}: written within a task by an earlier afaf; a resume uses the one before it")
+        elif (restored := diagnosis.read(lambda file: load_checkpoint(file, CPU), file)) is not None:
+            diagnosis.add(file.name, broken_promises(restored.learner), f"whole, {restored.position}")
+            good.append(Recorded(file.name, restored.learner, restored.progress))
     return good
 
 
@@ -171,13 +171,10 @@ def _examine_model(path: Path, diagnosis: Diagnosis) -> Recorded | None:
         if (path / "results.json").exists():
             diagnosis.wrong.append("model.safetensors is missing, though the run is finished")
         return None
-    try:
-        learner = Model.load(file).learner
-    except FileError as error:
-        diagnosis.wrong.append(str(error))
+    if (model := diagnosis.read(Model.load, file)) is None:
         return None
-    diagnosis.add(file.name, broken_promises(learner), _words(learner))
-    return Recorded(file.name, learner)
+    diagnosis.add(file.name, broken_promises(model.learner), _words(model.learner))
+    return Recorded(file.name, model.learner)
 
 
 def _examine_results(
