@@ -23,7 +23,7 @@ from afaf.runs.job import Job
 from afaf.runs.results import Results
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
-from afaf.storage.invariants import broken_promises, changed_since
+from afaf.storage.invariants import broken_invariants, changed_since
 from afaf.storage.model_file import Model
 from afaf.training.learner import Learner
 from conftest import small_stream
@@ -107,10 +107,10 @@ BROKEN: dict[str, tuple[Callable[[Learner], None], str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_every_promise_is_checked(name: str, model: Model) -> None:
     learner = copy.deepcopy(model.learner)
-    assert broken_promises(learner) == []
+    assert broken_invariants(learner) == []
     spoil, words = BROKEN[name]
     spoil(learner)
-    assert any(words in line for line in broken_promises(learner))
+    assert any(words in line for line in broken_invariants(learner))
 
 
 def test_what_tasks_own_must_be_the_same_later(model: Model) -> None:

@@ -1,4 +1,4 @@
-"""Checks of a run folder or a model file: checksums, shapes, the ledger's promises, and what can be recovered."""
+"""Checks of a run folder or a model file: checksums, shapes, the ledger's invariants, and how to recover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json
 from afaf.runs.progress import RunProgress
 from afaf.runs.results import Results
 from afaf.storage import container
-from afaf.storage.invariants import broken_promises, changed_since
+from afaf.storage.invariants import broken_invariants, changed_since
 from afaf.storage.model_file import Model
 from afaf.training.learner import Learner
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass
 class Diagnosis:
-    """What is sound, what is wrong, and what to do."""
+    """The sound files, the problems, and advice."""
 
     path: str
     sound: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Diagnosis:
             self.sound.append(f"{name}: {sound}")
 
     def read(self, load: Callable[[Path], T], path: Path) -> T | None:
-        """What a file holds; None, and a line in `wrong`, if it cannot be used."""
+        """The contents of a file; None, and a line in `wrong`, if it cannot be used."""
         try:
             return load(path)
         except AfafError as error:
@@ -68,7 +68,7 @@ class Diagnosis:
 
 @dataclass
 class Recorded:
-    """What a good checkpoint, or the model, holds."""
+    """The contents of a good checkpoint, or of the model."""
 
     name: str
     learner: Learner
@@ -89,7 +89,7 @@ def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
         if (model := diagnosis.read(EncodedModel.load, path)) is not None:
             diagnosis.add(path.name, [], f"whole, {len(model.life.known)} classes of {model.taught.images + model.held.images} images")
     elif (learner := diagnosis.read(_learner_in, path)) is not None:
-        diagnosis.add(path.name, broken_promises(learner), _words(learner))
+        diagnosis.add(path.name, broken_invariants(learner), _words(learner))
     if not diagnosis.sound and not diagnosis.blames(path.name):
         lost = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
         diagnosis.advice.append(from_backup(path) or lost)
@@ -126,7 +126,7 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
 
 
 def _examine_json(path: Path, diagnosis: Diagnosis) -> Table | None:
-    """What the file holds, if it is whole."""
+    """The contents of the file, if it is whole."""
     table = diagnosis.read(read_json, path)
     if table is not None:
         diagnosis.sound.append(f"{path.name}: whole")
@@ -160,7 +160,7 @@ def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
         if about[0].get("whole") is False:
             diagnosis.sound.append(f"{file.name}: written within a task by an earlier afaf; a resume uses the one before it")
         elif (restored := diagnosis.read(lambda file: load_checkpoint(file, CPU), file)) is not None:
-            diagnosis.add(file.name, broken_promises(restored.learner), f"whole, {restored.position}")
+            diagnosis.add(file.name, broken_invariants(restored.learner), f"whole, {restored.position}")
             good.append(Recorded(file.name, restored.learner, restored.progress))
     return good
 
@@ -173,7 +173,7 @@ def _examine_model(path: Path, diagnosis: Diagnosis) -> Recorded | None:
         return None
     if (model := diagnosis.read(Model.load, file)) is None:
         return None
-    diagnosis.add(file.name, broken_promises(model.learner), _words(model.learner))
+    diagnosis.add(file.name, broken_invariants(model.learner), _words(model.learner))
     return Recorded(file.name, model.learner)
 
 
@@ -216,11 +216,11 @@ def _same(told: Rows, held: Rows, finished: bool) -> bool:
 
 
 def _compare(states: list[Recorded], diagnosis: Diagnosis) -> None:
-    """What each recorded task owned and fixed must be untouched in the next state that was recorded."""
+    """Compare each checkpoint with the next: connections owned and neurons fixed by learned tasks must be the same."""
     for before, after in itertools.pairwise(states):
         if before.learner.tasks_learned and after.learner.ledger.keeps_past:  # dense methods promise nothing of the kind
             changed = changed_since(before.learner, after.learner)
-            diagnosis.add(f"from {before.name} to {after.name}", changed, "what tasks own and fixed is untouched")
+            diagnosis.add(f"from {before.name} to {after.name}", changed, "connections and fixed neurons of learned tasks are the same")
 
 
 def _advise(path: Path, diagnosis: Diagnosis, checkpoints: list[Recorded], model: Recorded | None) -> None:

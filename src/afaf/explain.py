@@ -1,4 +1,4 @@
-"""Errors of Python, PyTorch and the system in words for people: what the edges (command line, estimator) do with whatever reaches them."""
+"""Errors of Python, PyTorch and the system as messages for people, for the command line and the estimator."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import afaf
 from afaf import AFAFClassifier
 from afaf.errors import CapacityError
 from afaf.lifelong.model import Lifelong
-from afaf.storage.invariants import broken_promises, changed_since
+from afaf.storage.invariants import broken_invariants, changed_since
 
 QUICK: dict[str, Any] = {"network": "mlp", "epochs": 25, "batch_size": 16, "random_state": 0, "device": "cpu"}
 REDUCED = AFAFClassifier(**{**QUICK, "epochs": 10}, max_tasks=1, validation_fraction=0.0)  # for speed: one task, a few epochs
@@ -76,7 +76,7 @@ def test_each_call_is_a_task_and_what_earlier_ones_learned_is_bit_identical() ->
     assert model.classes_.tolist() == [0, 1, 3, 4, 5, 9]
     assert model.tasks_ == [[1, 3], [0, 4, 5], [9]]
     assert changed_since(before.learner, model._lifelong.learner) == []
-    assert broken_promises(model._lifelong.learner) == []
+    assert broken_invariants(model._lifelong.learner) == []
     x, y = patterns([0, 1, 3, 4, 5], seed=1)
     assert model.score(x, y) > 0.6
 
@@ -218,7 +218,7 @@ def test_a_full_model_says_so_and_a_removed_task_makes_room() -> None:
     assert model._lifelong.to_bytes() == before
     model.remove_class(2).partial_fit(*patterns([3]))
     assert model.classes_.tolist() == [0, 1, 3]
-    assert broken_promises(model._lifelong.learner) == []
+    assert broken_invariants(model._lifelong.learner) == []
     with pytest.raises(ValueError, match="made for 3 classes"):
         learned([0, 1], max_classes=3).partial_fit(*patterns([2, 3]))
 

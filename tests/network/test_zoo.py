@@ -13,7 +13,7 @@ from afaf.methods.base import TaskContext
 from afaf.network.net import Network
 from afaf.network.zoo import NETWORKS, describe
 from afaf.runs.setup import set_up
-from afaf.storage.invariants import broken_promises
+from afaf.storage.invariants import broken_invariants
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
@@ -64,7 +64,7 @@ def test_all_tasks_are_allocated(name: str, method: str, tasks: int) -> None:
             neurons.copy_(torch.rand(neurons.shape, generator=draw))
         setup.method.finish(learner, context)
         learner.end(task.number)
-    assert broken_promises(learner) == []
+    assert broken_invariants(learner) == []
     assert all(bool((owner == tasks).any()) for owner in learner.ledger.owners[-1:])
 
 

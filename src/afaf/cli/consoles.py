@@ -1,4 +1,4 @@
-"""Where commands print: consoles that show names as they are, and standard streams on which everything can be printed."""
+"""Output of commands: consoles that print any name safely, and standard streams that accept any text."""
 
 from __future__ import annotations
 

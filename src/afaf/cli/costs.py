@@ -1,4 +1,4 @@
-"""What methods cost on a stream, side by side or one in detail."""
+"""Costs of methods on a stream, side by side or one in detail."""
 
 from __future__ import annotations
 

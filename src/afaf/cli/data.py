@@ -17,7 +17,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 @data_app.command("list")
 def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """What is there, how large, and whether it is verified."""
+    """List the datasets on disk, their size, and whether they are verified."""
     from afaf.cli.datasets import list_datasets
 
     list_datasets(data, as_json)

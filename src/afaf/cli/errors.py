@@ -1,4 +1,4 @@
-"""How commands end: whatever goes wrong is one message without a traceback, and an exit code that scripts can use."""
+"""The end of every command: an error is one message without a traceback, and an exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _flushed() -> Iterator[None]:
-    """What was printed is written before the command ends, so that trouble with it is told."""
+    """Flush standard output before the command ends, so that a failure is reported."""
     try:
         yield
     except SystemExit:

@@ -122,7 +122,7 @@ def doctor(
     path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
     json_: JsonOption = False,
 ) -> None:
-    """Look over a run or a model: checksums, shapes, the ledger's promises, what can be recovered. Exit code 1 if something is wrong."""
+    """Check a run or a model: checksums, shapes, the ledger's invariants, and how to recover. Exit code 1 if something is wrong."""
     from afaf.cli.doctor import show_diagnosis
 
     raise typer.Exit(show_diagnosis(console, path, as_json=json_))

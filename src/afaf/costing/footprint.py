@@ -1,4 +1,4 @@
-"""The work of learning a stream, known without training: what a method uses, task by task, and what it keeps."""
+"""The costs of learning a stream, known without training: the weights a method uses, task by task, and the bytes it keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from afaf.training.settings import Settings
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one phase of one task computes with, known without training: weights by l of W_l."""
+    """Weights that one phase of one task computes with, by l of W_l."""
 
     samples: int
     epochs: int
@@ -39,19 +39,19 @@ class CostModel:
 
     @property
     def unit(self) -> Unit:
-        """What the ledger's owners are kept for: connections, or single weights."""
+        """Whether the ledger records the owner of each connection or of each weight."""
         return "connection"
 
     def task_groups(self, n_tasks: int) -> list[tuple[int, ...]]:
-        """Which tasks (numbered from 1) are learned together, in order."""
+        """The tasks (numbered from 1) that are trained together, in order: one at a time, or all at once for joint training."""
         return [(task,) for task in range(1, n_tasks + 1)]
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """What learning the stream will use, task by task and phase by phase; a method that freezes or prunes says so here."""
-        raise ConfigError(f"method '{self.name}' does not say what it will use: it has no footprints, so its costs are unknown")
+        """The footprint of each task and phase; methods that freeze or prune override it."""
+        raise ConfigError(f"method '{self.name}' has no footprints, so its costs are unknown")
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        """What is kept between tasks besides the weights, in bytes, after the last task: Fisher, old model, Gram, masks."""
+        """Bytes kept between tasks besides the weights, after the last task, by name: Fisher, old model, Gram, masks."""
         return {}
 
     def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
@@ -77,6 +77,6 @@ def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
 
 
 def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
-    """What the ledger takes: for every connection (or weight) its owner, for every neuron who fixed it."""
+    """Bytes of the ledger: the owner of every connection (or weight), and the task that fixed each neuron."""
     places = sum(edge.weights if unit == "weight" else edge.inputs * edge.outputs for edge in spec.edges)
     return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.streams)}

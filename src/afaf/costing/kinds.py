@@ -77,7 +77,7 @@ class PackNetCosts(CostModel):
         return prints
 
     def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float:
-        """As printed: the sum over tasks of f_D d_t + f_t^tune, with d_t the density of what is trained and f_D the *whole sequence's*."""
+        """As printed: the sum over tasks of f_D d_t + f_t^tune, with d_t the density of trained weights, f_D of the *whole sequence*."""
         training, tuning = self._paper_terms(dense_params, footprints)
         return dense_flops * (sum(density for density, _ in training) + tuning)
 
@@ -98,7 +98,7 @@ class PackNetCosts(CostModel):
         return training, sum(f.samples * f.epochs * sum(f.moving.values()) for f in retrain) / (samples * train[0].epochs * dense_params)
 
     def _completes(self, task: int) -> bool:
-        """Whether the shares of the tasks up to this one make up the whole layer: then the task keeps what is left, and prunes nothing."""
+        """Whether the shares of the tasks up to this one make up the whole layer: then the task keeps the rest and prunes nothing."""
         return Fraction(str(self.options.share)) * task >= 100
 
     def _kept_weights(self, weights: int, task: int) -> int:

@@ -1,4 +1,4 @@
-"""Costs, known without training: parameters and floating-point operations, as the paper counts them and as they really are."""
+"""Costs, known without training: parameters and floating-point operations, by the paper's formulas and counted exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Costs:
 
     `paper_flops` is the paper's estimate, `paper_flops_by_task` the same with each task charged for its own samples only (they differ for
     PackNet); None where the paper has no formula. `counted_flops` counts, phase by phase, only live connections, and backward passes only
-    where something learns. `kept` is what stays between tasks besides the weights, in bytes.
+    where something learns. `kept` is bytes kept between tasks besides the weights.
     """
 
     stream: str
@@ -41,7 +41,7 @@ class Costs:
 
 
 def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Costs:
-    """What a method will own and compute on a stream; `spec` has the output rows of the whole stream."""
+    """The costs of a method on a stream; `spec` has the output rows of the whole stream."""
     footprints = method.footprints(spec, outline)
     dense = dense_training_flops(spec, sum(outline.train_counts), method.settings.learn.epochs)
     paper = method.paper_flops(dense, spec.dense_params, footprints)

@@ -1,6 +1,6 @@
 """Metrics of a run, from its R matrix: R[j][i] is the accuracy on task i after task j, None where it was not or cannot be measured.
 
-A metric that needs an entry that is not there is None too: joint training has no R but its last row, hence no BWT.
+A metric that needs a missing entry is None too: joint training has only the last row of R, hence no BWT.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    if not known or any(value is None for value in known):
-        return None
-    return float(np.mean([value for value in known if value is not None]))
+    given = list(values)
+    numbers = [value for value in given if value is not None]
+    return float(np.mean(numbers)) if numbers and len(numbers) == len(given) else None
 
 
 def _minus(a: float | None, b: float | None) -> float | None:
@@ -43,8 +42,8 @@ def forgetting(R: Matrix) -> float | None:
     losses: list[float | None] = []
     for i in range(len(R) - 1):
         earlier = [R[j][i] for j in range(i, len(R) - 1)]
-        known = [value for value in earlier if value is not None]
-        losses.append(_minus(max(known), R[-1][i]) if len(known) == len(earlier) else None)
+        measured = [value for value in earlier if value is not None]
+        losses.append(_minus(max(measured), R[-1][i]) if len(measured) == len(earlier) else None)
     return _mean(losses)
 
 
@@ -62,15 +61,15 @@ def forward_transfer(before: Sequence[float | None], chance: Sequence[float]) ->
 
 
 def is_guessing(accuracy: float, classes: int) -> bool:
-    """Whether an accuracy is hardly better than what guessing among so many classes gives."""
+    """Whether an accuracy is hardly better than guessing among this many classes."""
     chance = 100 / classes
     return classes > 1 and accuracy < min(1.2 * chance, chance + 10)
 
 
 def only_guesses(accuracies: Sequence[float | None], classes_per_task: Sequence[int]) -> bool:
     """Whether no task is answered better than by guessing, although the task is known."""
-    known = [(value, classes) for value, classes in zip(accuracies, classes_per_task, strict=False) if value is not None]
-    return bool(known) and all(is_guessing(value, classes) for value, classes in known)
+    measured = [(value, classes) for value, classes in zip(accuracies, classes_per_task, strict=False) if value is not None]
+    return bool(measured) and all(is_guessing(value, classes) for value, classes in measured)
 
 
 def has_collapsed(R_task_il: Matrix, classes_per_task: Sequence[int]) -> bool:

@@ -1,6 +1,6 @@
-"""How well a model does on one task's held-out images, in both settings, from the same logits.
+"""Accuracy of a model on one task's held-out images, in class-IL and task-IL, from the same logits.
 
-Class-IL: the highest logit among all classes seen so far. Task-IL: the task is known, other tasks' classes are out of the question.
+Class-IL: the highest logit among all classes seen so far. Task-IL: the task is known, so only its classes compete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EvaluateSettings:
 class TaskScore:
     """Accuracies in percent; `confusion[k]` counts the predictions for the task's k-th class, by class id.
 
-    `task_il_unmasked` is task-IL from the logits of class-IL; `task_il` differs from it where a method answers otherwise when the task
+    `task_il_unmasked` is task-IL from the logits of class-IL; `task_il` differs from it if a method has other logits when the task
     is known (PackNet, with the task's own mask).
     """
 
@@ -51,18 +51,19 @@ def score_task(
     settings: EvaluateSettings,
     predict_task: Callable[[Tensor], Tensor] | None = None,
 ) -> TaskScore:
-    """Scores on one task. `predict_task` answers when the task is known, where that is not simply the same logits."""
+    """Score one task. `predict_task` computes the logits when the task is known, if they differ from `predict`'s."""
     own, among = (torch.tensor(sorted(ids), device=data.device) for ids in (classes, seen))
     answers = []
     for index in torch.arange(len(data), device=data.device).split(settings.batch_size):
         x, _ = data.batch(index)
         logits = predict(x)
         unmasked = _task_il(logits, own, settings)
-        known = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
-        answers.append(torch.stack([_class_il(logits, among, settings), known, unmasked]))
-    answer, known, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # a GPU is waited for once
+        with_task = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
+        answer = logits.argmax(1) if settings.class_il_over == "all" else among[logits[:, among].argmax(1)]
+        answers.append(torch.stack([answer, with_task, unmasked]))
+    answer, with_task, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # a GPU is waited for once
     labels = data.labels.cpu().numpy()
-    rights = (answer == labels, known == labels, unmasked == labels, np.isin(answer, classes))
+    rights = (answer == labels, with_task == labels, unmasked == labels, np.isin(answer, classes))
     class_il, task_il, task_il_unmasked, task_id = (100 * int(right.sum()) / len(data) for right in rights)
     score = TaskScore(class_il, task_il, task_il_unmasked, task_id, _confusion(answer, labels, classes, seen))
     if settings == EvaluateSettings(batch_size=settings.batch_size):
@@ -71,13 +72,9 @@ def score_task(
 
 
 def _confusion(answer: NDArray[np.int64], labels: NDArray[np.int64], classes: Sequence[int], seen: Sequence[int]) -> NDArray[np.int64]:
-    """How often each class was taken for which; answers of classes that are yet to come are not counted."""
+    """Counts of predicted class by true class of the task; predictions of classes not seen yet are left out."""
     width = max(*seen, *classes) + 1
     return np.stack([np.bincount(answer[labels == c], minlength=width)[:width] for c in classes])
-
-
-def _class_il(logits: Tensor, among: Tensor, settings: EvaluateSettings) -> Tensor:
-    return logits.argmax(1) if settings.class_il_over == "all" else among[logits[:, among].argmax(1)]
 
 
 def _task_il(logits: Tensor, own: Tensor, settings: EvaluateSettings) -> Tensor:

@@ -15,7 +15,7 @@ PROGRAM = "afaf"
 HTML_MARK = f'<meta name="generator" content="{PROGRAM}'
 LOOKED_AT = 8192  # bytes at either end of a file
 
-# How a file of the format begins, and the mark that must follow near its beginning or its end.
+# The first bytes of a file of the format, and the mark, near its beginning or its end.
 MARKS: dict[Format, tuple[bytes, bytes]] = {
     "html": (b"<!doctype html>", HTML_MARK.encode()),
     "png": (b"\x89PNG\r\n\x1a\n", b"tEXtSoftware\0afaf"),
@@ -38,7 +38,7 @@ def is_ours(path: Path, kind: Format) -> bool:
 
 
 def figure_metadata(suffix: str) -> dict[str, Any]:
-    """What matplotlib's savefig writes into a figure: the mark, and no date, so that the same results make the same file."""
+    """Metadata for matplotlib's savefig: the mark, and no date, so that the same results give the same file."""
     kinds: dict[str, dict[str, Any]] = {
         ".png": {"Software": PROGRAM},
         ".svg": {"Creator": PROGRAM, "Date": None},

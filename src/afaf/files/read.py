@@ -22,7 +22,7 @@ KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """What a file that is no regular one is, in words."""
+    """The kind of a file that is not a regular one, in words."""
     return KINDS.get(stat.S_IFMT(mode), "a special file")
 
 

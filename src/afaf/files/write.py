@@ -123,7 +123,7 @@ def _remove_if_dead(path: Path) -> None:
 
 
 def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force: bool = False) -> None:
-    """Whether a command may write its output there; to be asked before anything is computed. Nothing is made.
+    """Check that a command may write its output there, before anything is computed. Nothing is written.
 
     `inputs` are the files, or folders of files, that the command reads. `force`: the user allows to replace any other file.
     """
@@ -281,7 +281,7 @@ def writing(path: Path, advice: str = "") -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong with a file, and what to do about it."""
+    """The reason of an error with a file, and advice."""
     if error.errno in _NO_ROOM:
         return "the disk is full; free some space"
     if error.errno in _NO_PERMISSION:

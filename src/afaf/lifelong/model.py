@@ -39,7 +39,7 @@ from afaf.runs.device import suitable_threads
 from afaf.runs.folder import flat
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
-from afaf.storage.invariants import broken_promises
+from afaf.storage.invariants import broken_invariants
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Outline, Preparation, Split, input_shape
 from afaf.training.engines import find_engine
@@ -91,7 +91,7 @@ class Lifelong:
 
     def problems(self) -> list[str]:
         """Promises of the ledger that are broken."""
-        return broken_promises(self.learner)
+        return broken_invariants(self.learner)
 
     def copy(self, device: torch.device | None = None) -> Lifelong:
         """The same model, on the same device or another."""

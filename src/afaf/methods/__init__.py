@@ -31,15 +31,15 @@ def find_method(name: str) -> type[Method[Any]]:
     """The method of this name, built in or of another package."""
     if name in BUILT_IN:
         module, attribute = BUILT_IN[name].split(":")
-        found = getattr(import_module(module), attribute)
+        method = getattr(import_module(module), attribute)
     else:
         points = [point for point in entry_points(group="afaf.methods") if point.name == name]
         if not points:
             raise ConfigError(unknown("method", name, method_names()))
         try:
-            found = points[0].load()
+            method = points[0].load()
         except Exception as error:
             raise ConfigError(f"method '{name}' ({points[0].value}) cannot be loaded: {error}; mend or uninstall that package") from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
+    if not (isinstance(method, type) and issubclass(method, Method)):
         raise ConfigError(f"the entry point '{name}' of group afaf.methods is no subclass of afaf.methods.base.Method")
-    return found
+    return method

@@ -1,6 +1,6 @@
 """AFAF (Sokar et al., ECML PKDD 2022): SpaceNet that, once it has learned something similar, *reuses* it.
 
-From task `first_reuse` on, layers below l_reuse stand still, and new connections are drawn per class between neurons that already respond
+From task `first_reuse` on, layers below l_reuse are constant, and new connections are drawn per class between neurons that already respond
 to the class (its candidates) and free ones (Algorithm 1). That is the only difference from SpaceNet.
 """
 
@@ -54,7 +54,7 @@ class AFAF(SpaceNet[AFAFOptions]):
         super().check(spec, outline)
 
     def late_options(self) -> tuple[int, frozenset[str]]:
-        """How a task reuses is of no matter until one does."""
+        """Options of reuse have no influence before the first task that reuses."""
         return self.options.first_reuse, frozenset({"l_reuse", "candidates", "candidate_share", "candidates_in_last_hidden"})
 
     def first_new(self, spec: NetworkSpec, task: int) -> int:

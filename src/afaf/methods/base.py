@@ -1,4 +1,4 @@
-"""What a method is: it decides what may change, and hands plans to an engine. It has no loop and knows no device."""
+"""The base of methods. A method decides which parameters may change and returns plans; it has no loop and knows no device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from afaf.training.task_data import TaskData
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What is learned in one go: usually one task; all of them for joint training."""
+    """The data of one training: usually one task; all of them for joint training."""
 
     task: int
     classes: tuple[int, ...]
     data: TaskData
     held_out: TaskData | None = None  # images that are not learned from, for the plateau schedule
-    warn: Callable[[str], None] = warnings.warn  # tell the user of something; a run keeps it with its results
+    warn: Callable[[str], None] = warnings.warn  # warns the user; a run stores the message with its results
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ O = TypeVar("O")
 
 
 class Method(CostModel, Generic[O]):
-    """The base of all methods. A subclass sets `name`, `summary` and `Options`, and says what `start`, `plan` and `finish` do.
+    """The base of all methods. A subclass sets `name`, `summary` and `Options`, and implements `start`, `plan` and `finish`.
 
     `start` may change the learner; `plan` only reads it, so that an interrupted task can be planned again; `finish` ends the task.
     A method with several phases (train, prune, retrain) is asked for each phase in turn.
@@ -57,7 +57,7 @@ class Method(CostModel, Generic[O]):
     Options: ClassVar[type[Any]]
     actions: ClassVar[Actions | None] = None
     phases: ClassVar[int] = 1
-    tradeoff: ClassVar[str | None] = None  # the option that buys stability with plasticity: what `afaf tune` chooses
+    tradeoff: ClassVar[str | None] = None  # the option that trades plasticity for stability, which `afaf tune` chooses
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 
     def __init__(self, options: O, settings: Settings):
@@ -67,7 +67,7 @@ class Method(CostModel, Generic[O]):
         """Refuse settings that cannot work for this network and stream, before anything is learned."""
 
     def late_options(self) -> tuple[int, frozenset[str]]:
-        """A task, and the options that make no difference to what is learned before it: runs that differ in them alone share that."""
+        """A task, and the options without influence on the tasks before it: runs that differ only in them share those tasks."""
         return 1, frozenset()
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
@@ -77,10 +77,10 @@ class Method(CostModel, Generic[O]):
         raise NotImplementedError
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
-        """End the task: consolidate, or measure what the method keeps."""
+        """End the task: consolidate, or compute the method's state for later tasks."""
 
     def room(self, learner: Learner, task: int, n_classes: int) -> int:
-        """How many tasks of this many classes, the first numbered `task`, are sure to fit; 0 for a method that cannot tell."""
+        """The number of tasks of this many classes, the first numbered `task`, that are certain to fit; 0 if the method cannot tell."""
         return 0
 
     def tuned_with(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Method(CostModel, Generic[O]):
         return {}
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
-        """How the learned model answers; with `task`, how it answers when the task is known (the same logits by default)."""
+        """The function from images to logits; with `task`, the one for images of a known task (the same by default)."""
         return learner.network
 
     def _plan(self, learner: Learner, context: TaskContext, loss_over: LossOver, **rest: Any) -> LearningPlan:

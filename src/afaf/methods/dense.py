@@ -1,4 +1,4 @@
-"""What dense methods share: the whole network is added with the first task, and every task trains all of it."""
+"""The base of dense methods: the whole network is added with the first task, and every task trains all of it."""
 
 from __future__ import annotations
 

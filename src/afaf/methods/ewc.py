@@ -1,4 +1,4 @@
-"""Elastic Weight Consolidation (Kirkpatrick et al., PNAS 2017): parameters that the past depends on are held by springs.
+"""Elastic Weight Consolidation (Kirkpatrick et al., PNAS 2017): a quadratic penalty on changes of parameters that old tasks depend on.
 
 The loss of a task is cross-entropy + lambda/2 sum_i F_i (w_i - w*_i)^2, with w* the parameters after the last task and F the diagonal of
 the Fisher information. Two estimators of it, with y the model's own answer to x (or the true or a sampled label) among the seen classes:

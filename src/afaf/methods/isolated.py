@@ -44,7 +44,7 @@ class Isolated(SpaceNet[IsolatedOptions]):
 
     @property
     def strict(self) -> bool:
-        """Whatever the option: norms belong to neurons, so that those of others' neurons stay as they were."""
+        """Always on: norms belong to neurons, and those of other tasks' neurons do not change."""
         return True
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:

@@ -1,4 +1,4 @@
-"""What EWC and MAS share: every weight moves, and a quadratic penalty pulls each back to where it was, by how important it is.
+"""The base of EWC and MAS: all weights train, and a quadratic penalty pulls each towards its old value, in proportion to its importance.
 
 The penalty lies on everything but the output layer; gains and shifts of norms are parameters too.
 """

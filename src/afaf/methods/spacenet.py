@@ -25,7 +25,7 @@ from afaf.training.plan import LearningPlan, Rewire
 @dataclass(frozen=True)
 class SpaceNetOptions(SparseOptions):
     loss_over: LossOver = "all"
-    block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their inputs stand still (released code)
+    block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their weights are constant (released code)
     biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
     reset_importance: bool = False  # forget the importance of a dropped connection
@@ -41,7 +41,7 @@ class SpaceNet(SparseMethod[S]):
     actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "no")
 
     def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
-        """Where connections may be drawn: the one thing in which methods of this kind differ."""
+        """Draw the task's connections. Methods of this kind differ only here."""
         return allocate_free(request)
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:

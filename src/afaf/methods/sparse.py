@@ -1,4 +1,4 @@
-"""What methods share that give each task a sparse sub-network: how large one is, and whether all of them fit."""
+"""The base of methods that give each task a sparse sub-network: its size, and whether all of them fit."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class SparseMethod(SparseCosts, Method[S]):
         check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in tasks], drawn, self.options.orthogonal_output)
 
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
-        """How many of a task's neurons in the last hidden layer are free ones."""
+        """The number of a task's neurons in the last hidden layer that are drawn from the free ones."""
         return alloc
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
-        """How large the sub-network of a task is that brings so many classes."""
+        """The size of the sub-network of a task with this many classes."""
         sparse = self.settings.sparse
         fixed = sparse.fixed
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:

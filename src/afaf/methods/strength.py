@@ -1,4 +1,4 @@
-"""What methods share that let every weight move but hold on to the past with an extra term, weighted by a strength (lambda).
+"""The base of methods that train all weights with an extra loss term for old tasks, weighted by a strength (lambda).
 
 Conventions are FACIL's, with which the paper ran them: cross-entropy over the current task's outputs, old output rows untouched, the
 gradient's norm clipped at 10000.
@@ -31,7 +31,7 @@ W = TypeVar("W", bound=StrengthOptions)
 
 
 class StrengthMethod(DenseMethod[W]):
-    """A dense method with a trade-off between what was learned and what is to be learned."""
+    """A dense method with a trade-off between old tasks and the new one."""
 
     tradeoff = "strength"
 
@@ -53,9 +53,9 @@ class StrengthMethod(DenseMethod[W]):
         return chosen
 
     def late_options(self) -> tuple[int, frozenset[str]]:
-        """The first task has no past to hold on to."""
+        """The first task has no old tasks to protect."""
         return 2, frozenset({"strength", "strengths"})
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         super().check(spec, outline)
-        _ = self.strength  # a name that stands for no number is refused here
+        _ = self.strength  # refuses an unknown name

@@ -19,7 +19,7 @@ AT_ONCE = 1 << 22  # weights initialised at a time, so that a large layer needs 
 
 @dataclass
 class Snapshot:
-    """What owned connections do not say about the network as it stood after a task: its biases and norms, a few kilobytes."""
+    """Biases and norms after a task: with the owned connections, the network as it was then."""
 
     biases: list[Tensor]
     norms: dict[int, Norm]

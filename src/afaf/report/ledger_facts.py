@@ -1,4 +1,4 @@
-"""What the ledger tells of a learned model: who owns what, and from whom later tasks drew."""
+"""Counts from the ledger of a learned model: owned connections, fixed neurons, candidates and reuse."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def candidates_drawn(model: Model) -> list[Drawn]:
     """For every class of a reusing task and every layer with candidates: where they come from."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     names = [name for task in model.class_names for name in task]
-    found = []
+    drawn = []
     for record in ledger.records:
         for c in record.classes:
             for l, neurons in sorted(c.candidates.items()):
@@ -95,14 +95,14 @@ def candidates_drawn(model: Model) -> list[Drawn]:
                 origin = np.where((fixed > 0) & (fixed < record.task), fixed, np.where(used, USED, UNUSED))
                 tasks, counts = np.unique(origin, return_counts=True)
                 origins = {int(t): int(n) for t, n in zip(tasks, counts, strict=True)}
-                found.append(Drawn(record.task, names[c.class_id], spec.layer(l).name, origins))
-    return found
+                drawn.append(Drawn(record.task, names[c.class_id], spec.layer(l).name, origins))
+    return drawn
 
 
 def reused_from(model: Model) -> dict[int, dict[int, int]]:
     """By task, how many of its connections start from neurons that each earlier task has fixed."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
-    found: dict[int, dict[int, int]] = {}
+    reused: dict[int, dict[int, int]] = {}
     for task in sorted(model.learner.classes_of):
         counts: dict[int, int] = {}
         for l, edge in enumerate(spec.edges, 1):
@@ -112,5 +112,5 @@ def reused_from(model: Model) -> dict[int, dict[int, int]]:
                 number = int(per_source[fixed == earlier].sum())
                 if number:
                     counts[earlier] = counts.get(earlier, 0) + number
-        found[task] = counts
-    return found
+        reused[task] = counts
+    return reused

@@ -194,7 +194,7 @@ def changed_settings(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def is_newer(path: Path) -> bool:
-    """Whether it is an undamaged file of a newer afaf: no reason to start again."""
+    """Whether a newer afaf wrote it, undamaged: then starting again would be wrong."""
     with contextlib.suppress(FileError):
         about = container.read_file(path, lambda about, tensors: None).about
         return type(about.get("format")) is int and about["format"] > FORMAT
@@ -202,7 +202,7 @@ def is_newer(path: Path) -> bool:
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether its header, which damage seldom hits, says that this program wrote it."""
+    """Whether its header has this program's mark."""
     try:
         return is_ours(path, "safetensors")
     except OSError:

@@ -32,7 +32,7 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a stream of one's own data is cut into tasks. Of the built-in streams split-cifar100 takes `classes_per_task`, Mix `fit`."""
+    """The cut of a stream of own data into tasks. Of the built-in streams split-cifar100 takes `classes_per_task`, Mix `fit`."""
 
     classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
     order: str = ""  # a file that lists the classes in order of arrival, one task a line
@@ -85,14 +85,14 @@ class Config:
 
 
 def build_config(options: type[Any], *tables: Mapping[str, Any]) -> Config:
-    """The typed configuration that these tables add up to, later ones first in rank; `options` types the section `method`."""
+    """The typed configuration from these tables; later ones override earlier ones. `options` is the type of the section `method`."""
     config = check_names(options, *tables)
     check_values(config)
     return config
 
 
 def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
-    """Every key exists, its value has the right type and lies within its bounds: all that can be checked before the stream is known."""
+    """Check keys, types and bounds: everything that can be checked before the stream is known."""
     merged: Table = {}
     for table in tables:
         merged = merge(merged, table)
@@ -160,7 +160,7 @@ def nested(parts: Sequence[str], value: Any) -> Table:
 
 
 def parse_toml(text: str, where: str) -> Table:
-    """TOML as a table. Raises TOMLDecodeError for what is not TOML, ConfigError for what is too large, too deep or too long a number."""
+    """TOML as a table. Raises TOMLDecodeError for invalid TOML, ConfigError for text that is too long or nested too deeply."""
     if len(text) > LARGEST_TEXT or max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
         raise ConfigError(f"{where} is too long: settings have at most {LARGEST_TEXT:,} characters, and {LONGEST_LINE:,} in a line")
     with _within_limits(where):
@@ -209,5 +209,5 @@ def _read_text(path: Path) -> str:
 
 
 def instead_of_preset(stored: Table) -> list[Table]:
-    """Tables that leave nothing of a preset below them: where a setting replaced one of its tables, its keys do not come back."""
+    """Tables that replace a preset completely: the first one clears every section."""
     return [dict.fromkeys(stored), stored]

@@ -1,4 +1,4 @@
-"""What happens in runs, as data. Progress bars, TensorBoard and the results store are functions of an event."""
+"""The events of runs, as data. Progress bars, TensorBoard and the results store are functions of an event."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TENSORBOARD = "tensorboard"
 CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safetensors")
 FILES = ("config.json", "log.jsonl", "results.json", "model.safetensors", "ledger.png", "r-matrix.png", "report.html")
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
-FREE = {"checkpoint", "chunk"}  # of the section `run`: what may be set anew, since no result depends on it
+FREE = {"checkpoint", "chunk"}  # settings of the section `run` that a resume may change: no result depends on them
 MAY_CHANGE = {*(f"run.{name}" for name in FREE), "evaluate.batch_size", "stream.order"}  # the last is a file, which may be moved
 
 
@@ -80,7 +80,7 @@ class RunFolder:
 
     @staticmethod
     def refuse_taken(path: Path, *, locked: bool = False) -> None:
-        """A folder may be new or empty; a lock and temporary files of a start that was killed count as nothing."""
+        """Raise RunError unless the folder is new or empty; a lock and temporary files of a killed start do not count."""
         if os.path.lexists(path / "config.json"):
             if not locked:
                 raise RunError(what_is_there(path))
@@ -120,7 +120,7 @@ class RunFolder:
         return self.log_path.lstat().st_size if self.log_path.exists() else 0
 
     def sync_log(self) -> None:
-        """Bring the log to the disk: a checkpoint counts on what it says."""
+        """Flush the log to the disk, before a checkpoint that refers to its length."""
         try:
             if self.log_path.exists():
                 sync(self.log_path)
@@ -128,7 +128,7 @@ class RunFolder:
             raise WriteError(f"cannot write {self.log_path}: {reason(error)}") from error
 
     def cut_log(self, size: int) -> None:
-        """Forget the lines after the first `size` bytes: they tell of epochs that will be learned again."""
+        """Remove the lines after the first `size` bytes: those epochs will be learned again."""
         if self.log_bytes() <= size:
             return
         kept = _read(self.log_path)[:size]
@@ -136,12 +136,12 @@ class RunFolder:
 
 
 def _is_run(about: Mapping[str, Any]) -> bool:
-    """Whether a config.json is one that a run wrote: of another program there may be one of this name, too."""
+    """Whether a run wrote this config.json; other programs use the name, too."""
     return isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)
 
 
 def check_links(path: Path) -> None:
-    """Refuse a run folder in which a file of ours is a link that leads out: nothing outside the folder is read or written."""
+    """Refuse a run folder with a link out of it: nothing outside the folder is read or written."""
     home = path.resolve()
     for name in (LOCK, *FILES, CHECKPOINTS, TENSORBOARD):
         place = path / name
@@ -160,7 +160,7 @@ def checkpoints_in(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> bytes:
-    """A file of a run folder, which is no link that leads out of it."""
+    """Read a file of a run folder; a link that leads out of it is refused."""
     try:
         return read_bytes(path, RECORD_LIMIT, path.parent)
     except OSError as error:
@@ -168,7 +168,7 @@ def _read(path: Path) -> bytes:
 
 
 def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The epochs of a log by (task, phase, epoch); a later line of the same epoch takes the place of an earlier one."""
+    """The epochs of a log by (task, phase, epoch); the last line of an epoch counts."""
     epochs = {}
     try:
         for line in read_log(path) if path.exists() else ():
@@ -182,7 +182,7 @@ def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one left unfinished is passed over where others follow, since writing went on, and is an error at the end."""
+    """The lines of a log. An unfinished line is skipped if others follow; at the end it is an error."""
     texts = _read(path).decode().splitlines()
     for number, text in enumerate(texts, 1):
         try:
@@ -198,7 +198,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder; one that is damaged, results that cannot be, and a newer format are errors that say so."""
+    """Read a JSON file of a run folder; RunError if it is damaged, impossible or of a newer format."""
     try:
         data = json.loads(_read(path))
     except UnicodeDecodeError:
@@ -216,18 +216,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def began_with(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says that results depend on, setting by setting: a checkpoint holds it. Device, versions and places may change."""
-    told = flat({name: about[name] for name in ("method", "seed", "data_digest", "config") if name in about})
-    settings = {name.removeprefix("config."): value for name, value in told.items()}
-    return {name: value for name, value in settings.items() if name not in MAY_CHANGE}
+    """The entries of config.json that results depend on, by name; checkpoints store them. Device, versions and paths may change."""
+    entries = flat({name: about[name] for name in ("method", "seed", "data_digest", "config") if name in about})
+    return {short: value for name, value in entries.items() if (short := name.removeprefix("config.")) not in MAY_CHANGE}
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Tables within tables as one, by names such as `learn.lr`."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in table.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return entries
 
 
 def resume_command(path: Path) -> str:
@@ -235,7 +234,7 @@ def resume_command(path: Path) -> str:
 
 
 def what_is_there(path: Path) -> str:
-    """What a folder that already holds a run holds, and what to type."""
+    """The message for a folder that already holds a run."""
     if is_locked(path):
         return in_use(path)
     return _taken(path)

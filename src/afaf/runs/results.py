@@ -1,4 +1,4 @@
-"""What a run found: R matrices, metrics, costs. Accuracies are percentages; what was not or cannot be measured is None."""
+"""The results of a run: R matrices, metrics, costs. Accuracies are percentages; a missing value is None."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Results:
     device: str = "cpu"
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
-    R_task_il_unmasked: list[Row] | None = None  # task-IL from the logits of class-IL, where a method answers otherwise with the task known
-    model: Model | None = field(default=None, repr=False, compare=False)  # what was learned, in memory; the folder has it as a file
+    R_task_il_unmasked: list[Row] | None = None  # task-IL from the logits of class-IL, if a method has others when the task is known
+    model: Model | None = field(default=None, repr=False, compare=False)  # in memory; the folder has it as a file
 
     @property
     def acc(self) -> float | None:
@@ -106,7 +106,7 @@ class Results:
 
     @property
     def task_id_accuracy(self) -> float | None:
-        """How often the predicted class belongs to the right task, after the last task."""
+        """The share of predictions that are a class of the right task, after the last task."""
         return self.task_id[-1]
 
     METRICS = METRICS
@@ -152,11 +152,18 @@ def what_is_wrong(data: Any) -> str:
     if not isinstance(data, dict):
         return "it holds no table"
     try:
-        metrics = build(dict[str, Finite | None], {name: data[name] for name in METRICS if name in data})
+        stored = build(dict[str, Finite | None], {name: data[name] for name in METRICS if name in data})
         results = _build(data)
     except ConfigError as error:
         return str(error)
-    return _misfit(results) or _contradiction(metrics, results)
+    if wrong := _misfit(results):
+        return wrong
+    for name, expected in results.metrics().items():
+        value = stored.get(name, expected)
+        same = value is expected if value is None or expected is None else math.isclose(value, expected, rel_tol=0, abs_tol=CLOSE)
+        if not same:
+            return f"{name} is {shown(value)}, but {shown(expected)} follows from the accuracies"
+    return ""
 
 
 def _build(data: dict[str, Any]) -> Results:
@@ -164,40 +171,21 @@ def _build(data: dict[str, Any]) -> Results:
     return results
 
 
-def _misfit(found: Results) -> str:
+def _misfit(results: Results) -> str:
     """A field that does not fit the named tasks and classes."""
-    tasks, classes = len(found.class_names), sum(map(len, found.class_names))
-    if not tasks or not all(found.class_names):
+    tasks, classes = len(results.class_names), sum(map(len, results.class_names))
+    if not tasks or not all(results.class_names):
         return "class_names must name the classes of each task"
-    for name, rows in _matrices(found).items():
-        if [len(row) for row in rows] != list(range(1, tasks + 1)):
+    for name in ("R", "R_task_il", "R_task_il_unmasked"):
+        rows = getattr(results, name)
+        if rows is not None and [len(row) for row in rows] != list(range(1, tasks + 1)):
             return f"{name} must have a row for each of {tasks} tasks, of 1 to {tasks} numbers"
-    for name, row in {"task_id": found.task_id, "before": found.before}.items():
-        if len(row) != tasks:
+    for name in ("task_id", "before"):
+        if len(getattr(results, name)) != tasks:
             return f"{name} must have a number for each of {tasks} tasks"
-    if len(found.confusion) != classes or len(set(map(len, found.confusion))) != 1:
+    if len(results.confusion) != classes or len(set(map(len, results.confusion))) != 1:
         return f"confusion must have a row for each of {classes} classes, all of the same length"
     return ""
-
-
-def _matrices(found: Results) -> dict[str, list[Row]]:
-    matrices = {"R": found.R, "R_task_il": found.R_task_il, "R_task_il_unmasked": found.R_task_il_unmasked}
-    return {name: rows for name, rows in matrices.items() if rows is not None}
-
-
-def _contradiction(metrics: dict[str, float | None], results: Results) -> str:
-    """A metric that does not follow from the accuracies."""
-    for name, expected in results.metrics().items():
-        stored = metrics.get(name, expected)
-        if not _alike(stored, expected):
-            return f"{name} is {shown(stored)}, but {shown(expected)} follows from the accuracies"
-    return ""
-
-
-def _alike(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=0, abs_tol=CLOSE)
 
 
 @dataclass

@@ -17,10 +17,10 @@ from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, NetworkSettings, RunSettings, Table, merge
+from afaf.runs.config import Config, RunSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
-from afaf.runs.folder import FREE, RunFolder, flat
+from afaf.runs.folder import FREE, RunFolder, began_with, flat
 from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.results import Results
 from afaf.runs.runner import Run, is_same_data
@@ -118,24 +118,21 @@ def _restore(run: Run, folder: RunFolder) -> None:
 def _refuse_another(out: Path, asked: Table) -> None:
     """Raise RunError if the folder's run differs in anything that its results depend on."""
     about = RunFolder(out).read_json("config.json")
-    here = flat(json.loads(json.dumps(asked)))
-    there = flat({name: about.get(name) for name in asked})
-    if isinstance(about.get("config"), dict):  # settings that are newer than the run had their defaults then
-        there = flat({"config": _newer_settings(about["config"])}) | there
-    here["stream"], there["stream"] = _known_by(here["stream"]), _known_by(str(there["stream"]))
-    for name in dict.fromkeys([*here, *there]):
-        if there.get(name) != here.get(name) and name.removeprefix("config.run.") not in FREE:
+    here, stored = began_with(json.loads(json.dumps(asked))), began_with({name: about.get(name) for name in asked})
+    if isinstance(about.get("config"), dict):
+        stored = flat(_newer_settings(about["config"])) | stored
+    here["stream"], stored["stream"] = _known_by(asked["stream"]), _known_by(str(about.get("stream")))
+    for name in dict.fromkeys([*here, *stored]):
+        if stored.get(name) != here.get(name):
             raise RunError(
-                f"{out} holds another run than the one asked for: {name.removeprefix('config.')} is "
-                f"{there.get(name, 'not set')} there, {here.get(name, 'not set')} here; choose another folder with --out"
+                f"{out} holds another run than the one asked for: {name} is {stored.get(name, 'not set')} there, "
+                f"{here.get(name, 'not set')} here; choose another folder with --out"
             )
 
 
 def _newer_settings(stored: Mapping[str, Any]) -> Table:
-    """The defaults of the settings of `learn`, `sparse` and `network` that a stored configuration does not have."""
-    defaults = json.loads(
-        json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings()), "network": asdict(NetworkSettings())})
-    )
+    """The defaults of the settings of `learn` and `sparse` that are newer than a stored configuration."""
+    defaults = json.loads(json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings())}))
     return {
         section: {name: value for name, value in values.items() if name not in stored.get(section, {})}
         for section, values in defaults.items()

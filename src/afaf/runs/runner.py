@@ -1,4 +1,4 @@
-"""A run: one method learns one stream with one seed, is scored after every task, and leaves a folder behind."""
+"""A run: one method learns one stream with one seed, is evaluated after every task, and writes a run folder."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def data_digest(stream: Stream, *, sampled: bool = False) -> str:
 
 
 def is_same_data(stream: Stream, digest: object) -> bool:
-    """Whether a digest in a config.json, also one of an earlier version, is of this stream."""
+    """Whether the digest in a config.json, possibly of an earlier version, is that of this stream."""
     return digest == data_digest(stream, sampled=not str(digest).startswith(ALL_IMAGES))
 
 
@@ -249,9 +249,9 @@ class Run:
 
     def _score(self, task: Task) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
-        general, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
-        same = general is known
-        return score_task(general, feed, task.classes, self.learner.seen_classes, self.config.evaluate, None if same else known)
+        predict, predict_task = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
+        seen, settings = self.learner.seen_classes, self.config.evaluate
+        return score_task(predict, feed, task.classes, seen, settings, None if predict_task is predict else predict_task)
 
     def _feed(self, parts: list[Any]) -> TaskData:
         return TaskData(parts, self.device, self.learner.network.dtype)

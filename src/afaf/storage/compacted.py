@@ -1,4 +1,4 @@
-"""A model for production: the neurons from which an output can be reached, as small dense tensors, with what belongs before and after.
+"""A model for production: the neurons from which an output can be reached, as small dense tensors, with normalisation and calibration.
 
 Pixels go in as an image file has them, logits and calibrated probabilities come out.
 """
@@ -21,7 +21,7 @@ from afaf.training.learner import Learner
 
 @dataclass(frozen=True)
 class Inference:
-    """A network that only answers: parameters of the neurons that are there, for the output rows of `labels`."""
+    """A network for inference: parameters of the kept neurons, for the output rows of `labels`."""
 
     spec: NetworkSpec  # of the whole network: kinds, kernels, operations
     parameters: Parameters
@@ -36,7 +36,7 @@ class Inference:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one image as it is given: (height, width, channels), or (features,)."""
+        """The shape of one image as given: (height, width, channels), or (features,)."""
         shape = self.spec.input_shape
         if len(shape) == 1:
             return shape
@@ -59,7 +59,7 @@ def for_inference(
     temperature: float = 1.0,
     dense: bool = False,
 ) -> Inference:
-    """The part of a network that its answers need; `labels` are those to answer with and their rows. `dense` keeps everything."""
+    """The part of a network that computes the outputs; `labels` maps the labels to keep to their rows. `dense` keeps all neurons."""
     spec = learner.network.spec
     rows = torch.tensor(list(labels.values()))
     kept = {s: torch.arange(spec.layer(s).size) for s in spec.streams} if dense else neurons_that_answer(learner, rows)
@@ -78,7 +78,7 @@ def for_inference(
 
 
 def neurons_that_answer(learner: Learner, rows: Tensor) -> dict[int, Tensor]:
-    """Of each stream the neurons from which one of these outputs can be reached through live connections; of the input, all."""
+    """The neurons of each stream from which one of these outputs can be reached through live connections; of the input, all."""
     spec = learner.network.spec
     reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool) for s in spec.streams}
     reach[spec.L][rows] = True
@@ -125,7 +125,7 @@ class InferenceModule(nn.Module):
 
 
 def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:
-    """Images of noise, as the model takes them: bytes, or numbers around what it was normalised for."""
+    """Images of noise, as the model takes them: bytes, or numbers around the mean of its training images."""
     draw = torch.Generator().manual_seed(seed)
     shape = (n, *inference.input_shape)
     if inference.bytes_in:

@@ -54,9 +54,9 @@ class Description:
     def parse(cls, data: Mapping[str, Any]) -> Description:
         """The description in a file. Raises ValueError, KeyError, TypeError or ConfigError if no learner has it."""
         _must(len(data["network"]["hidden"]) <= MOST_LAYERS, "it has too many layers")
-        told = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        stored = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         classes_of = {int(task): classes for task, classes in data["classes_of"].items()}
-        about: Description = build(cls, told | {"spec": NetworkSpec.from_dict(data["network"]), "classes_of": classes_of})
+        about: Description = build(cls, stored | {"spec": NetworkSpec.from_dict(data["network"]), "classes_of": classes_of})
         about._check()
         return about
 

@@ -1,4 +1,4 @@
-"""What must hold of every learner, and between a learner and itself later: the ledger's promises, checked."""
+"""The invariants of a learner's ledger, and between a learner and its later state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from torch import Tensor
 from afaf.training.learner import Learner
 
 
-def broken_promises(learner: Learner) -> list[str]:
-    """What does not hold of a learner, in words; nothing if all is well."""
+def broken_invariants(learner: Learner) -> list[str]:
+    """The broken invariants of a learner, in words; an empty list if all hold."""
     return [*_weights(learner), *_owners(learner), *_records(learner), *_fixed(learner)]
 
 
 def changed_since(before: Learner, after: Learner) -> list[str]:
-    """What tasks that were learned own, and what they fixed, must be the same later: what is not, in words.
-
-    Dense methods promise nothing of the kind, and the ledger says so.
-    """
+    """Differences in what learned tasks own and fixed, in words: there must be none. Dense methods, as the ledger states, are exempt."""
     if not after.ledger.keeps_past:
         return []
     wrong, learned = [], before.tasks_learned
@@ -64,7 +61,7 @@ def _owners(learner: Learner) -> Iterator[str]:
 
 
 def _records(learner: Learner) -> Iterator[str]:
-    """What a task owns lies between the neurons it was allocated, and its sub-network has neurons of its own where it drew free ones."""
+    """A task's connections lie between its allocated neurons, and no earlier task had fixed the neurons that it drew as free."""
     ledger = learner.ledger
     tasks = [record.task for record in ledger.records]
     if len(tasks) != len(set(tasks)):
@@ -89,7 +86,7 @@ def _records(learner: Learner) -> Iterator[str]:
 
 
 def _fixed(learner: Learner) -> Iterator[str]:
-    """No task after the one that fixed a neuron owns a connection into it, and its bias, gain and shift have stood still since."""
+    """No task after the one that fixed a neuron owns a connection into it, and its bias, gain and shift have not changed since."""
     network, ledger = learner.network, learner.ledger
     for l, edge in enumerate(network.spec.edges, 1):
         layer, fixed = edge.target, ledger.fixed(edge.target)

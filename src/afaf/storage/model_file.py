@@ -23,7 +23,7 @@ FORMAT = 2  # 1: no checksum, the learner's description not apart; still read
 
 @dataclass
 class Model:
-    """A learned model with what is needed to use it: what its classes are called and how images are prepared for it."""
+    """A learned model with its class names and the preparation of its images."""
 
     learner: Learner
     method: str
@@ -31,7 +31,7 @@ class Model:
     preparations: list[Preparation]  # by task
     config: dict[str, Any] = field(default_factory=dict)
     stream: str = ""
-    life: dict[str, Any] | None = None  # of a model that keeps learning: what it must know to go on (lifelong/model.py)
+    life: dict[str, Any] | None = None  # of a model that keeps learning: its labels and settings (lifelong/model.py)
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path`: whole, or not at all. A file there that is no model of ours is an `OverwriteError`."""
@@ -91,9 +91,8 @@ def check_format(about: About, kind: str, newest: int) -> None:
         raise ValueError(
             f"it was written by afaf {str(about.get('afaf'))[:40]} in format {number}, newer than {newest}: update afaf to read it"
         )
-    found = about.get("kind", "model")
-    if found != kind:
-        raise ValueError(f"it is a {str(found)[:40]}, not a {kind}")
+    if about.get("kind", "model") != kind:
+        raise ValueError(f"it is a {str(about['kind'])[:40]}, not a {kind}")
 
 
 def _description(about: About) -> Description:
@@ -101,9 +100,9 @@ def _description(about: About) -> Description:
 
 
 def _preparation(data: dict[str, Any], shape: tuple[int, ...]) -> Preparation:
-    """How images are prepared for a network with an input of this shape: a mean and a spread for all channels, or for each."""
-    told: Preparation = checked.build(Preparation, data, "preparation")
-    fits = {len(told.mean), len(told.std)} <= {1, shape[0]} and min(told.std) > 0
-    if not fits or (told.channels is not None and len(shape) > 1 and told.channels != shape[0]):
+    """The preparation of images for a network with this input shape; mean and std are one number, or one per channel."""
+    preparation: Preparation = checked.build(Preparation, data, "preparation")
+    fits = {len(preparation.mean), len(preparation.std)} <= {1, shape[0]} and min(preparation.std) > 0
+    if not fits or (preparation.channels is not None and len(shape) > 1 and preparation.channels != shape[0]):
         raise ValueError("its preparation does not fit its images")
-    return told
+    return preparation

@@ -46,7 +46,7 @@ class Graph:
 
 
 def onnx_bytes(inference: Inference, about: dict[str, Any]) -> bytes:
-    """What is in the file; `about` goes into its metadata beside the labels."""
+    """The bytes of the file; `about` goes into its metadata beside the labels."""
     data: bytes = onnx_model(inference, about).SerializeToString()
     return data
 
@@ -74,7 +74,7 @@ def onnx_model(inference: Inference, about: dict[str, Any]) -> Any:
 
 
 def _prepared(graph: Graph, inference: Inference) -> str:
-    """From pixels to what the first layer reads."""
+    """From pixels to the input of the first layer."""
     scale, shift = inference.scale_and_shift()
     h = _as_floats(graph, "images") if inference.bytes_in else "images"
     h = graph.node("Mul", h, graph.constant("scale", scale))

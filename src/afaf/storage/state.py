@@ -168,15 +168,15 @@ def _record(about: Description, record: RecordAbout, tensors: Tensors) -> Alloca
 
 
 def _neurons(about: Description, tensors: Tensors, prefix: str) -> Neurons:
-    found: Neurons = {}
+    neurons: Neurons = {}
     for l in range(1, about.spec.L + 1):
         if f"{prefix}/{l}" in tensors:
             index = tensors[f"{prefix}/{l}"].to(torch.int64).cpu()
             layer = counted_layer(about.spec, prefix.rsplit("/", 1)[1], l)
             if layer is None or not _within(index, about.spec.layer(layer).size):
                 raise ValueError(f"{prefix}/{l} names neurons that are not there")
-            found[l] = index
-    return found
+            neurons[l] = index
+    return neurons
 
 
 def _norm(tensors: Tensors, prefix: str) -> Norm:

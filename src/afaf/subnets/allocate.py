@@ -38,7 +38,7 @@ class Request:
     task: int
     classes: Sequence[int]
     seed: int
-    warn: Callable[[str], None]  # told where a task gets less than was asked for
+    warn: Callable[[str], None]  # called if a task gets fewer neurons than asked for
 
     def draw(self, *purpose: str | int) -> torch.Generator:
         return generator(self.seed, "allocate", self.task, *purpose)

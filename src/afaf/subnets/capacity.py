@@ -1,4 +1,4 @@
-"""What can be known of capacity before a stream is learned: neurons that are certain to run out."""
+"""Capacity before a stream is learned: neurons or connections that are certain to run out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def check_capacity(
     """Refuse a stream in which some layer is certain to have no free neuron left for a task, or a task no connection.
 
     Counted are the neurons that a task fixes for certain: fixed_l without reuse, and when output weights are orthogonal all that it draws
-    in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; what it really leaves is known only once it
-    is learned.
+    in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; the number is known only once it is
+    learned.
     """
     left: dict[int, list[int]] = {}  # neurons a task can draw at most, by stream and task
     for l in spec.hidden_streams:

@@ -29,7 +29,7 @@ def consolidate(
 
 
 def most_important(importance: Tensor, selected: Tensor, count: int) -> Tensor:
-    """Of the selected neurons the `count` most important; ties go to the lowest index."""
+    """The `count` most important of the selected neurons; ties go to the lowest index."""
     order = torch.sort(importance[selected], descending=True, stable=True).indices
     return selected[order[:count]]
 

@@ -41,8 +41,7 @@ class Importance:
 class DropAndGrow:
     """The cycle for one task: in every W_l but the output's that belongs to its sub-network.
 
-    All of a task's connections lie between its sources and its targets, so each W_l is looked at there alone; and their number never
-    changes. Both are found once.
+    All of a task's connections lie between its sources and its targets, and their number never changes: both are computed once.
     """
 
     def __init__(self, spec: NetworkSpec, ledger: Ledger, task: int, *, drop_percent: float, reset_importance: bool):
@@ -67,12 +66,12 @@ class DropAndGrow:
                 importance.connections[l - 1].view(-1).index_fill_(0, places, 0)
             weights = network.weight(l).view(ledger.owner(l).numel(), -1)
             regrown = owner.view(-1)[dropped] == self.task  # keeps its weight
-            weights[places] = torch.where(regrown[:, None], weights[places], 0.0)  # not a product: -0 is not the 0 of what nobody owns
+            weights[places] = torch.where(regrown[:, None], weights[places], 0.0)  # not a product, which could give -0 instead of 0
 
 
 @dataclass
 class Field:
-    """Where connections of a task may be in W_l: between its sources and its targets, in the order of their numbers."""
+    """The part of W_l between a task's sources and targets, in the order of their indices: its connections lie there."""
 
     l: int
     edge: Edge

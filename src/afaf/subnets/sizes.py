@@ -1,6 +1,6 @@
-"""How large a task's sub-network is: percentages, settable per layer and per range of tasks, turned into whole numbers.
+"""The size of a task's sub-network: percentages, set per layer and per range of tasks, as whole numbers.
 
-All numbers are rounded down, in exact arithmetic: 0.7 of 64 maps are 44, whatever a float makes of it.
+All numbers are rounded down, in exact arithmetic: 0.7 of 64 maps are 44.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def share(percent: float, of: int) -> int:
 
 
 def rest(percent: float, of: int) -> int:
-    """What percent % leave of a whole number, rounded down."""
+    """A whole number less percent % of it, rounded down."""
     return floor((100 - Fraction(str(percent))) * of / 100)
 
 
