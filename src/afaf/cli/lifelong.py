@@ -1,4 +1,4 @@
-"""The commands for a model of one's own images: `afaf learn | predict | evaluate | inspect | classes | forget | merge | export`.
+"""The commands for a model of one's own images: `afaf learn | predict | evaluate | inspect | classes | forget | merge | export | serve`.
 
 What they do is in the files of their names, imported when they are called: `afaf --help` need not wait for PyTorch.
 """
@@ -206,7 +206,36 @@ def merge(
     merge_models(models, out, console)
 
 
+def serve(
+    file: Annotated[Path, typer.Argument(help="The model file; it need not be there yet: it begins with the first class taught.")],
+    host: Annotated[str, typer.Option(help="The address to listen at; another than the local one needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token: Annotated[str | None, typer.Option(envvar="AFAF_TOKEN", help="A secret that every request must give.")] = None,
+    allow_host: Annotated[list[str], typer.Option(help="Another name by which the server is reached; may be repeated.")] = [],
+    read_only: Annotated[bool, typer.Option("--read-only", help="Answer, but neither teach nor change.")] = False,
+    rate: Annotated[float, typer.Option(help="Requests of one client in a second; 0: any number.", min=0.0)] = 50.0,
+    encoder: Annotated[str, typer.Option(help="New model: as for afaf learn; auto, none or a name.")] = "auto",
+    device: DeviceOption = "auto",
+) -> None:
+    """Serve a page and an HTTP API where a model is taught and asked. Needs afaf\\[serve]."""
+    from afaf.cli.serve import serve_model
+
+    serve_model(
+        file,
+        host=host,
+        port=port,
+        token=token,
+        hosts=allow_host,
+        encoder=encoder,
+        device=device,
+        read_only=read_only,
+        limits={"rate": rate, "burst": 4 * rate},
+        out=console,
+        stderr=stderr,
+    )
+
+
 def add_lifelong(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (learn, predict, evaluate, inspect, classes, forget, merge, export):
+    for command in (learn, predict, evaluate, inspect, classes, forget, merge, export, serve):
         app.command(rich_help_panel=PANEL)(command)

@@ -1,0 +1,140 @@
+"""Images that wait to be learned, in memory, and the call that learns them in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+from afaf.serve.errors import Refused
+from afaf.serve.learner import Task, run
+from afaf.serve.limits import Limits
+from afaf.streams.sources.source import Pixels
+
+KEPT = 20  # jobs that can still be asked about
+LISTEN_SECONDS = 15.0  # after which a client that listens hears that the connection is alive
+
+
+@dataclass
+class Job:
+    """One call of learn, as clients see it."""
+
+    classes: dict[str, int]  # images by class
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: str = "learning"  # then done, failed or cancelled
+    stage: str = "starting"
+    unit: str = "images"
+    done: int = 0
+    total: int = 0
+    learned: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.changed, self.began = asyncio.Condition(), time.monotonic()
+
+    async def tell(self, **news: Any) -> None:
+        async with self.changed:
+            for name, value in news.items():
+                setattr(self, name, value)
+            self.seconds = round(time.monotonic() - self.began, 3)
+            self.changed.notify_all()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    async def updates(self) -> AsyncIterator[dict[str, Any] | None]:
+        """The state now, and whenever it has changed, until the end; None: nothing new for a while."""
+        while True:
+            yield self.to_dict()
+            if self.state != "learning":
+                return
+            async with self.changed:
+                seen = self.to_dict()
+                while self.to_dict() == seen:
+                    try:
+                        async with asyncio.timeout(LISTEN_SECONDS):
+                            await self.changed.wait()
+                    except TimeoutError:
+                        yield None
+
+
+class Waiting:
+    """Prepared images by class, until the call that learns them, or until nobody has added any for a while."""
+
+    def __init__(self, limits: Limits):
+        self.limits, self.images, self.bytes, self.touched = limits, dict[str, list[Pixels]](), 0, 0.0
+
+    def add(self, name: str, images: list[Pixels]) -> None:
+        self.expire()
+        size = sum(pixels.nbytes for pixels in images)
+        if self.bytes + size > self.limits.waiting_bytes:
+            raise Refused(413, "too_many", "no more images fit into one call: teach those that wait first, then add the rest")
+        self.images.setdefault(name, []).extend(images)
+        self.bytes, self.touched = self.bytes + size, time.monotonic()
+
+    def drop(self, name: str) -> None:
+        self.bytes -= sum(pixels.nbytes for pixels in self.images.pop(name, []))
+
+    def take(self) -> dict[str, list[Pixels]]:
+        self.expire()
+        taken, self.images, self.bytes = self.images, {}, 0
+        return dict(sorted(taken.items()))
+
+    def expire(self) -> None:
+        if time.monotonic() - self.touched > self.limits.waiting_seconds:
+            self.images, self.bytes = {}, 0
+
+    def counts(self) -> dict[str, int]:
+        self.expire()
+        return {name: len(images) for name, images in self.images.items()}
+
+
+class Learning:
+    """A call that is learned by a process of its own, which can be killed at any time."""
+
+    def __init__(self, context: BaseContext, task: Task, images: dict[str, list[Pixels]], job: Job):
+        self.task, self.images, self.job = task, images, job
+        self.ours, self.theirs = context.Pipe()
+        self.process: Any = context.Process(target=run, args=(self.theirs,), daemon=True)  # type: ignore[attr-defined]
+        self.cancelled = False
+
+    async def run(self) -> None:
+        """Give the images to the process, so that the server keeps none, and pass on its progress; ends when it does."""
+        job = self.job
+        try:
+            await asyncio.to_thread(self._send)
+            while job.learned is None and job.error is None:
+                news = await asyncio.to_thread(self.ours.recv)
+                if "warning" in news:
+                    news = {"warnings": [*job.warnings, news["warning"]]}
+                await job.tell(**news)
+        except (EOFError, OSError):  # the process has ended
+            words = "cancelled" if self.cancelled else "the process that learned has ended"
+            await job.tell(error={"type": "cancelled" if self.cancelled else "ended", "message": f"{words}: nothing was learned"})
+        finally:
+            self.images.clear()
+            self.cancel()
+            await asyncio.to_thread(self.process.join)
+            self.ours.close()
+
+    def _send(self) -> None:
+        self.process.start()
+        self.theirs.close()
+        if self.cancelled:
+            raise EOFError
+        self.ours.send(self.task)
+        while self.images:
+            self.ours.send_bytes(np.stack(self.images.pop(next(iter(self.images)))).reshape(-1).data)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.process.pid is not None:
+            self.process.kill()

@@ -1,0 +1,204 @@
+"""Bounds on what clients may ask for: bytes, images, connections, time, and requests in a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from afaf.serve.errors import Refused
+
+HEAD_BYTES = 1 << 16  # of a request line and its headers
+HEAD_SECONDS = 10.0  # for them to arrive
+STALL_SECONDS = 20.0  # between two pieces of a body, or of an answer
+CONNECTIONS = 256
+CLIENTS = 10_000  # whose rate is remembered
+
+
+@dataclass(frozen=True)
+class Limits:
+    image_bytes: int = 32 << 20
+    request_bytes: int = 64 << 20
+    request_images: int = 64
+    request_seconds: float = 120.0  # for a body to arrive
+    bodies_bytes: int = 512 << 20  # of all requests together
+    decode_seconds: float = 10.0  # of processor time, for one image
+    queued_images: int = 512  # that wait for an answer
+    waiting_bytes: int = 512 << 20  # of prepared images that wait to be learned
+    waiting_seconds: float = 1800.0  # after which they are dropped if nothing is added
+    classes: int = 1000
+    name_length: int = 100
+    rate: float = 50.0  # requests of a client in a second; 0: any number
+    burst: float = 200.0
+
+
+class RateLimit:
+    """A token bucket for each client address."""
+
+    def __init__(self, rate: float, burst: float):
+        self.rate, self.burst = rate, burst
+        self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when they were counted
+
+    def take(self, client: str, cost: float = 1.0) -> None:
+        if not self.rate:
+            return
+        now = time.monotonic()
+        tokens, then = self.buckets.pop(client, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - then) * self.rate)
+        allowed = tokens >= 1
+        self.buckets[client] = (max(tokens - cost, -self.burst) if allowed else tokens, now)
+        if len(self.buckets) > CLIENTS:
+            self.buckets.popitem(last=False)
+        if not allowed:
+            seconds = str(int((1 - tokens) / self.rate) + 1)
+            raise Refused(429, "rate", "too many requests from this address: wait a moment", {"retry-after": seconds})
+
+
+class Bodies:
+    """Reads bodies of requests into memory, within the limits."""
+
+    def __init__(self, limits: Limits):
+        self.limits, self.bytes = limits, 0
+
+    async def read(self, request: Request, limit: int = 1 << 16) -> bytes:
+        with self._counted() as count:
+            return b"".join([chunk async for chunk in self._chunks(request, limit, count)])
+
+    @contextmanager
+    def images(self) -> Iterator[Images]:
+        """Within the block, images that were read count as memory in use."""
+        with self._counted() as count:
+            yield Images(self, count)
+
+    @contextmanager
+    def _counted(self) -> Iterator[list[int]]:
+        count = [0]
+        try:
+            yield count
+        finally:
+            self.bytes -= count[0]
+
+    async def _chunks(self, request: Request, limit: int, count: list[int]) -> AsyncGenerator[bytes, None]:
+        if int(request.headers.get("content-length") or 0) > limit:
+            raise too_large(limit)
+        received = 0
+        try:
+            async with asyncio.timeout(self.limits.request_seconds):
+                stream = request.stream()
+                while True:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        chunk = await anext(stream, None)
+                    if chunk is None:
+                        return
+                    received, self.bytes, count[0] = received + len(chunk), self.bytes + len(chunk), count[0] + len(chunk)
+                    if received > limit:
+                        raise too_large(limit)
+                    if self.bytes > self.limits.bodies_bytes:
+                        raise busy("too many uploads at once")
+                    yield chunk
+        except TimeoutError:
+            raise Refused(408, "slow", "the request took too long to arrive", {"connection": "close"}) from None
+        except ClientDisconnect:
+            raise Refused(400, "truncated", "the request ended before its body did") from None
+
+
+class Images:
+    def __init__(self, bodies: Bodies, count: list[int]):
+        self.bodies, self.count = bodies, count
+
+    async def read(self, request: Request) -> list[bytes]:
+        """The images of a request: the files of a form, or the body itself."""
+        limits, kind = self.bodies.limits, request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            found = await self._form(request)
+        elif kind.startswith("image/") or kind == "application/octet-stream":
+            found = [b"".join([chunk async for chunk in self.bodies._chunks(request, limits.image_bytes, self.count)])]
+        else:
+            raise Refused(415, "content_type", "send an image (image/*) or a form with files (multipart/form-data)")
+        if not found or not all(found):
+            raise Refused(422, "data", "there is no image in the request, or an empty one")
+        if max(map(len, found)) > limits.image_bytes:
+            raise too_large(limits.image_bytes)
+        return found
+
+    async def _form(self, request: Request) -> list[bytes]:
+        limits = self.bodies.limits
+        chunks = self.bodies._chunks(request, limits.request_bytes, self.count)
+        parser = _InMemory(request.headers, chunks, max_files=limits.request_images, max_fields=8, max_part_size=1 << 12)
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise Refused(400, "form", f"not a form that can be read: {error.message}") from None
+        if not parser.ended:
+            raise Refused(400, "truncated", "the form ends before its last boundary")
+        return [await file.read() for _, file in form.multi_items() if not isinstance(file, str)]
+
+
+class _InMemory(MultiPartParser):
+    """Files of a form stay in memory: no image is written to a disk."""
+
+    spool_max_size = 1 << 40
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(413, "too_large", f"more than {limit:,} bytes: send smaller images, or fewer at once")
+
+
+def busy(why: str) -> Refused:
+    return Refused(503, "busy", f"{why}: try again in a moment", {"retry-after": "1"})
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with bounds on connections, on headers, and on clients that neither write nor read."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.head = 0
+        self.stalled: asyncio.TimerHandle | None = None
+        self.deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.deadline.cancel()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.head = 0
+            self.deadline.cancel()
+            return
+        self.head += len(data)
+        if self.head > HEAD_BYTES:
+            self.transport.abort()
+        elif self.deadline.cancelled():
+            self.deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.stalled = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self.stalled is not None:
+            self.stalled.cancel()
+            self.stalled = None
+        if self.flow is not None:
+            super().resume_writing()
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()

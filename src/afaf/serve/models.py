@@ -1,0 +1,122 @@
+"""A model of either kind, ready to answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afaf.encoders.encoder import Encoder
+from afaf.errors import ConfigError
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.model_store import AnyModel
+from afaf.serve.decoder import Reading
+from afaf.streams.sources.source import Pixels
+
+CONFUSED = 0.02  # the least share of a class's images that is told of
+NEAREST = 5
+
+
+@dataclass(frozen=True)
+class Answers:
+    """For some images: probabilities of the known classes, and where an encoder allows it distances from them."""
+
+    probabilities: NDArray[Any]
+    distances: NDArray[Any] | None = None
+
+
+class Served:
+    """A model with everything computed that its answers need. It is never changed: another one takes its place."""
+
+    def __init__(self, model: AnyModel, checksum: str | None):
+        self.model, self.checksum = model, checksum
+        self.labels = [str(label) for label in model.life.known]
+        self.encoded = isinstance(model, EncodedModel)
+        self.unknown_above: float | None = None
+        self.confusion: NDArray[Any] | None = None
+        if isinstance(model, EncodedModel):
+            self.reading: Reading = model.identity.preprocessing
+            self.unknown_above = model.unknown_above
+            shares = model.confusion()
+            self.confusion = None if shares is None else shares.numpy()
+        else:
+            self.reading = _network_reading(model.spec.input_shape)
+        side, channels = (self.reading.size, 3) if not isinstance(self.reading, tuple) else self.reading
+        self.answers(np.zeros((1, side, side, channels), dtype=np.uint8))  # computes the head, which is then kept
+
+    def answers(self, pixels: Pixels) -> Answers:
+        """For images as `reading` prepares them."""
+        if not isinstance(self.model, EncodedModel):
+            return Answers(self.model.probabilities(pixels))
+        encoded = self.model.encoder.encode(pixels)
+        return Answers(self.model.answers(encoded)[0].numpy(), self.model.class_distances(encoded).numpy())
+
+    def describe(self, answers: Answers, row: int, top: int, unknown_below: float) -> dict[str, Any]:
+        """The answer for one image, as JSON has it. `unknown` is null where that cannot be told."""
+        shares = answers.probabilities[row]
+        order = np.argsort(-shares, kind="stable")[:top]
+        unknown = None if not unknown_below else bool(shares[order[0]] < unknown_below)
+        found: dict[str, Any] = {"top": [{"label": self.labels[k], "probability": round(float(shares[k]), 6)} for k in order]}
+        if answers.distances is not None:
+            far = answers.distances[row]
+            near = [k for k in np.argsort(far, kind="stable")[:NEAREST] if np.isfinite(far[k])]
+            found["nearest"] = [{"label": self.labels[k], "distance": round(float(far[k]), 6)} for k in near]
+            found["unknown_above"] = self.unknown_above
+            if self.unknown_above is not None:
+                unknown = bool(unknown) or bool(far.min() > self.unknown_above)
+        return {"label": "unknown" if unknown else self.labels[order[0]], "unknown": unknown, **found}
+
+    def classes(self) -> list[dict[str, Any]]:
+        life = self.model.life
+        counts = (self.model.taught.counts + self.model.held.counts).long().tolist() if isinstance(self.model, EncodedModel) else None
+        rows = []
+        for name, class_id in zip(self.labels, life.known.values(), strict=True):
+            call = life.task_of(class_id)
+            images = None if counts is None else counts[class_id]
+            rows.append({"name": name, "call": call, "learned": life.tasks[call - 1].learned, "images": images})
+        return rows
+
+    def calls(self) -> list[dict[str, Any]]:
+        life = self.model.life
+        notes = zip(life.tasks, life.known_by_task, strict=True)
+        return [
+            {
+                "call": number,
+                "learned": note.learned,
+                "images": note.images + note.held_out,
+                "held_out": note.held_out,
+                "accuracy": note.accuracy,
+                "classes": [str(label) for label in labels],
+            }
+            for number, (note, labels) in enumerate(notes, 1)
+        ]
+
+    def confused(self) -> list[dict[str, Any]] | None:
+        """Pairs of classes that are taken for each other, the worst first; None: this model cannot tell."""
+        if self.confusion is None:
+            return None
+        off = self.confusion * (1 - np.eye(len(self.labels)))
+        pairs = [(off[i, j], self.labels[i], self.labels[j]) for i, j in np.argwhere(off >= CONFUSED)]
+        return [{"class": a, "taken_for": b, "share": round(float(share), 4)} for share, a, b in sorted(pairs, reverse=True)[:20]]
+
+
+def ready(model: AnyModel, checksum: str | None, encoder: Encoder | None, device: Any) -> Served:
+    """The model with its encoder, which is shared with the model before if it is the same."""
+    if isinstance(model, EncodedModel) and not model.attached:
+        same = encoder is not None and encoder.identity == model.identity
+        model.attach(encoder if same and encoder is not None else model.identity.name, device)
+    return Served(model, checksum)
+
+
+def _network_reading(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
+        raise ConfigError(f"the model does not read square grey or colour images but {shape}: use it from Python")
+    return shape[1], shape[0]
+
+
+def check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a model file")

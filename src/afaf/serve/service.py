@@ -1,0 +1,242 @@
+"""The model that is served: asked, taught and changed; whatever changes it writes its file first, then takes the old one's place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from afaf.encoders.encoder import Encoder
+from afaf.encoders.find import find_encoder
+from afaf.errors import RunError
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.model_store import AnyModel, check_place, checksum_of, load_any, replace_model, undo_change, undo_of
+from afaf.runs.device import find_device
+from afaf.serve.decoder import Decoders, Reading
+from afaf.serve.errors import Refused
+from afaf.serve.jobs import KEPT, Job, Learning, Waiting
+from afaf.serve.learner import NICE, Task, learned
+from afaf.serve.limits import Limits
+from afaf.serve.models import Served, check_file, ready
+from afaf.serve.predictor import Predictor
+from afaf.streams.own import DEFAULT_SIZE
+
+T = TypeVar("T")
+log = logging.getLogger("uvicorn.error")
+
+
+@dataclass(frozen=True)
+class Options:
+    encoder: str | None = None  # of a new model; None: a network is trained
+    device: str = "cpu"
+    read_only: bool = False
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+class Service:
+    def __init__(self, path: Path, options: Options):
+        self.path, self.options, self.limits = path, options, options.limits
+        self.device = find_device(options.device)
+        self.encoder: Encoder | None = None
+        self.served: Served | None = None
+        self.jobs: OrderedDict[str, Job] = OrderedDict()
+        self.waiting = Waiting(self.limits)
+        self.learning: Learning | None = None
+        self.call: asyncio.Task[None] | None = None
+        self.outcomes = {"done": 0, "failed": 0, "cancelled": 0}
+        check_file(path)
+        if not options.read_only:
+            check_place(path)
+        self.served = self._load()
+        if self.served is None and options.encoder is not None:
+            self.encoder = find_encoder(options.encoder, self.device)
+
+    async def start(self) -> None:
+        """What needs the event loop."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.decoders = Decoders(min(cores, 4), self.limits.decode_seconds)
+        self.predictor = Predictor(cores if self.device.type == "cpu" else 1, self.limits.queued_images)
+        self.background = ThreadPoolExecutor(1, "change", _in_background)
+        self.changing = asyncio.Lock()
+        self.warming = asyncio.create_task(self.decoders.warm())
+
+    async def stop(self) -> None:
+        await self.cancel()
+        for each in (self.decoders, self.predictor):
+            each.close()
+        self.background.shutdown(wait=False)
+
+    # Asking.
+
+    @property
+    def reading(self) -> Reading:
+        """How images are prepared, for the model that is or the one that will be."""
+        if self.served is not None:
+            return self.served.reading
+        return (DEFAULT_SIZE, 3) if self.encoder is None else self.encoder.identity.preprocessing
+
+    async def decode(self, files: list[bytes]) -> list[Any]:
+        reading = self.reading
+        named = [f"image {number}" for number in range(1, len(files) + 1)]
+        found = await asyncio.gather(
+            *(self.decoders.decode(data, reading, name) for data, name in zip(files, named, strict=True)), return_exceptions=True
+        )
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found
+
+    async def predict(self, files: list[bytes], top: int, unknown_below: float) -> list[dict[str, Any]]:
+        served = self.taught()
+        places = await self.predictor.ask(served, await self.decode(files))
+        return [served.describe(answers, row, top, unknown_below) for answers, row in places]
+
+    def taught(self) -> Served:
+        if self.served is None:
+            raise Refused(409, "nothing_taught", "the model knows no class yet: teach it one")
+        return self.served
+
+    def about(self) -> dict[str, Any]:
+        """What the page shows of the model."""
+        served, encoder = self.served, self.options.encoder
+        if served is not None:
+            encoder = served.model.identity.name if isinstance(served.model, EncodedModel) else None
+        return {
+            "model": self.path.name,
+            "encoder": encoder,
+            "learns": served is None or served.model.learns,
+            "room": served.model.room() if served is not None and not isinstance(served.model, EncodedModel) else None,
+            "classes": [] if served is None else served.classes(),
+            "calls": [] if served is None else served.calls(),
+            "confused": None if served is None else served.confused(),
+            "unknown": served is not None and served.unknown_above is not None,
+            "waiting": self.waiting.counts(),
+            "undo": not self.options.read_only and undo_of(self.path) is not None,
+            "read_only": self.options.read_only,
+            "learning": next((job.id for job in reversed(self.jobs.values()) if job.state == "learning"), None),
+        }
+
+    # Changing.
+
+    async def add(self, name: str, files: list[bytes]) -> int:
+        """Images of a class wait for the next call of learn; returns how many of it do."""
+        counts = self.waiting.counts()
+        labels = set(counts) | {name}
+        known = set() if self.served is None else set(self.served.labels)
+        if len(labels | known) > self.limits.classes:
+            raise Refused(409, "too_many_classes", f"a model that is served has at most {self.limits.classes} classes")
+        if self.served is not None and not isinstance(self.served.model, EncodedModel):
+            self.served.model.check_new(labels)
+        self.waiting.add(name, await self.decode(files))
+        return len(self.waiting.images[name])
+
+    async def learn(self) -> Job:
+        """Begin to learn everything that waits, in another process."""
+        self._check_not_learning()
+        images = self.waiting.take()
+        if not images:
+            raise Refused(409, "nothing_waits", "no image waits to be learned: send images of a class first")
+        counts = {name: len(some) for name, some in images.items()}
+        shape: Any = next(iter(images.values()))[0].shape
+        before = None if self.served is None else self.served.checksum
+        job = Job(counts, total=sum(counts.values()))
+        self.jobs[job.id] = job
+        while len(self.jobs) > KEPT:
+            self.jobs.popitem(last=False)
+        task = Task(self.path, before, self.options.encoder, self.options.device, counts, shape)
+        self.learning = Learning(self.decoders.context, task, images, job)
+        self.call = asyncio.create_task(self._learn(self.learning))
+        return job
+
+    async def _learn(self, learning: Learning) -> None:
+        job = learning.job
+        try:
+            async with self.changing:
+                await learning.run()
+                await job.tell(stage="loading")
+                await self._reload()
+            if job.learned is None and self.served is not None and self.served.checksum != learning.task.before:
+                await job.tell(learned=learned(self.served.model), error=None)  # killed when its file was written already
+            state = "done" if job.learned is not None else "cancelled" if (job.error or {}).get("type") == "cancelled" else "failed"
+        except Exception as error:
+            log.error("learning", exc_info=error)
+            await job.tell(error={"type": "internal", "message": "a fault of the server; its log says more"})
+            state = "failed"
+        finally:
+            self.learning = None
+        self.outcomes[state] += 1
+        await job.tell(state=state, stage="")
+
+    async def cancel(self) -> None:
+        """End the call that learns, if there is one; the model stays as it was, unless its file is written already."""
+        if self.learning is not None and self.call is not None:
+            self.learning.cancel()
+            await asyncio.wait([self.call])
+
+    async def change(self, change: Callable[[AnyModel], Any]) -> None:
+        """Change a copy of the model, write it, and serve it."""
+
+        def changed() -> None:
+            copy = served.model.copy()
+            change(copy)
+            replace_model(self.path, copy, served.checksum, keep_undo=True)
+
+        self._check_not_learning()
+        async with self.changing:
+            served = self.taught()
+            await self._write(changed)
+
+    async def undo(self) -> None:
+        self._check_not_learning()
+        async with self.changing:
+            before = None if self.served is None else self.served.checksum
+            await self._write(lambda: undo_change(self.path, before))
+
+    async def _write(self, write: Callable[[], None]) -> None:
+        try:
+            await self.in_background(write)
+        except RunError:  # another program has changed the file: serve what it wrote
+            await self._reload()
+            raise
+        await self._reload()
+
+    async def _reload(self) -> None:
+        self.served = await self.in_background(self._load)
+
+    def _load(self) -> Served | None:
+        """The model in the file; the one that is served already if it is the same."""
+        checksum = checksum_of(self.path)
+        if checksum is None:
+            return None
+        if self.served is not None and self.served.checksum == checksum:
+            return self.served
+        served = ready(load_any(self.path), checksum, self.encoder, self.device)
+        if isinstance(served.model, EncodedModel):
+            self.encoder = served.model.encoder
+        return served
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.background, work)
+
+    def _check_not_learning(self) -> None:
+        if self.learning is not None:
+            raise Refused(409, "learning", "the model learns: wait until it has ended, or cancel it")
+
+
+def _in_background() -> None:
+    """A thread that gives way to those that answer."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
