@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from torch import nn
 
@@ -21,7 +22,23 @@ from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
 from afaf.sweeps.tune import Search, Tuned, tune_job
 
+P = ParamSpec("P")
 
+
+def _with_pictures(learn: Callable[P, Results]) -> Callable[P, Results]:
+    """Also draw the pictures of the run's folder, if it has one."""
+
+    @wraps(learn)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Results:
+        results = learn(*args, **kwargs)
+        if results.run is not None:
+            draw_run(Path(results.run))
+        return results
+
+    return wrapped
+
+
+@_with_pictures
 def run(
     stream: str | Stream,
     method: str | type[Method[Any]],
@@ -56,36 +73,10 @@ def run(
             StoppedError.
     """
     job = Job(stream, method, seed, settings, config, device, data, out, resume, network=network)
-    return _draw(resuming.run_or_resume(job, on_event=on_event, stop=stop))
+    return resuming.run_or_resume(job, on_event=on_event, stop=stop)
 
 
-def resume(
-    run: str | Path,
-    *,
-    device: str | None = None,
-    data: str | Path | None = None,
-    settings: Mapping[str, Any] | Sequence[str] | None = None,
-    stream: Stream | None = None,
-    method: type[Method[Any]] | None = None,
-    network: nn.Module | tuple[Layer, ...] | None = None,
-    on_event: OnEvent = ignore,
-    stop: StopToken | None = None,
-) -> Results:
-    """Continue an interrupted run from its newest valid checkpoint. It ends with the same bits as without the interruption.
-
-    Args:
-        run: The run folder. A finished run returns its results.
-        device: Continue on another device; the last bits may then differ.
-        data: Another folder of the published datasets.
-        settings: Only run.checkpoint and run.chunk, which do not affect results.
-        stream: Needed again if the run was started with a `Stream` object.
-        method: Needed again if the run was started with a `Method` class that is not registered.
-        network: Needed again if the run was started with one.
-        on_event: As in `run`.
-        stop: As in `run`.
-    """
-    given: dict[str, Any] = {"device": device, "data": data, "settings": settings, "stream": stream, "method": method, "network": network}
-    return _draw(resuming.resume(run, on_event=on_event, stop=stop, **given))
+resume = _with_pictures(resuming.resume)
 
 
 def costs(
@@ -124,10 +115,3 @@ def tune(
     """
     job = Job(stream, method, seed, settings, config, device, data)
     return tune_job(job, Search(start, decay, searches, tolerance), tasks=tasks, learning_rates=learning_rates, on_event=on_event)
-
-
-def _draw(results: Results) -> Results:
-    """Add the pictures to the run's folder, if it has one."""
-    if results.run is not None:
-        draw_run(Path(results.run))
-    return results

@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -18,11 +19,11 @@ from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import figure_metadata, format_of
 from afaf.report import svg
 from afaf.report.compare import differ_only_in_seed, measured_runs
-from afaf.report.figures import as_written, save_ledger_picture, save_r_matrix, task_colour, warn_once_of_missing_letters
-from afaf.report.measured import Measured, Shape, mean_matrix
+from afaf.report.figures import as_written, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
+from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
-from afaf.report.run_page import Runs
+from afaf.report.run_page import Runs, accuracy_series, curve_series
 from afaf.sweeps.store import Store
 
 SUFFIXES = (".svg", ".pdf")
@@ -98,34 +99,32 @@ def accuracies(measured: Measured, stream: str, shapes: list[Shape]) -> Figure:
         left.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=8)
         if values:
             left.plot(float(np.mean(values)), place, "o", color=colour, markersize=4)
-        series = average_over_time(measured, shape, shape.method, colour)
-        points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
-        if points:
-            right.plot(
-                *zip(*points, strict=True), marker="o", markersize=3, color=colour, label=as_written(f"{shape.method} (n = {len(values)})")
-            )
+        _plot(right, [average_over_time(measured, shape, f"{shape.method} (n = {len(values)})", colour)], "after task")
     left.set_yticks(range(len(shapes)), [as_written(shape.method) for shape in shapes])
     left.invert_yaxis()
     left.set_title(as_written(f"{stream}: ACC of every seed (%)"))
     right.set_title("mean accuracy on the tasks so far (%)")
-    right.set_xlabel("after task")
-    right.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     right.legend(frameon=False, fontsize=7)
     return figure
+
+
+def _plot(axes: Axes, series: Sequence[svg.Series], x_label: str, marker: str | None = "o") -> None:
+    """Draw lines over whole numbers; a line of one point needs a marker."""
+    for one in series:
+        points = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
+        if points:
+            shown = "o" if len(points) == 1 else marker
+            axes.plot(*zip(*points, strict=True), marker=shown, markersize=3.5, color=one.colour, label=as_written(one.name))
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def over_time(runs: Runs) -> Figure:
     """Draw the accuracy on each task after each task, averaged over seeds."""
     figure = empty_figure(8, 3)
     for axes, title, name in zip(figure.subplots(1, 2, sharey=True), ("class-IL", "task-IL"), ("R", "R_task_il"), strict=True):
-        R = mean_matrix([getattr(run, name) for run in runs.results])
-        for i in range(len(R)):
-            points = [(j + 1, value) for j in range(i, len(R)) if (value := R[j][i]) is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=task_colour(i + 1), label=f"task {i + 1}")
+        _plot(axes, accuracy_series(runs, name), "after task")
         axes.set_title(title)
-        axes.set_xlabel("after task")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.axes[0].set_ylabel("accuracy (%)")
     figure.axes[1].legend(frameon=False, fontsize=7)
     return figure
@@ -152,13 +151,7 @@ def curves(runs: Runs) -> Figure:
     """Draw loss and accuracy on training images by epoch, averaged over seeds."""
     figure = empty_figure(8, 2.8)
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-        for task in sorted({key[0] for log in runs.logs for key in log}):
-            keys = sorted({key for log in runs.logs for key in log if key[0] == task})
-            means = [float(np.mean([log[key][name] for log in runs.logs if key in log])) for key in keys]
-            marker = "o" if len(keys) == 1 else None  # a line of one point is invisible
-            axes.plot(range(1, len(keys) + 1), means, marker=marker, color=task_colour(task), label=f"task {task}")
+        _plot(axes, curve_series(runs, name), "epoch", marker=None)
         axes.set_title(name if name == "loss" else "accuracy on training images (%)")
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.axes[0].legend(frameon=False, fontsize=7)
     return figure

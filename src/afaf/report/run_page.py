@@ -157,26 +157,30 @@ def r_matrix(R: list[Row], title: str, tasks: Sequence[str] | None = None) -> st
     return chart(title, svg.heat_map(R, title, says, rows=numbers, columns=numbers, row_title="after task", column_title="task (%)"))
 
 
+def accuracy_series(runs: Runs, name: str) -> list[svg.Series]:
+    """The accuracy on each task after it and each later task, averaged over seeds; `name` is the R matrix."""
+    matrices = [getattr(run, name) for run in runs.results]
+    R, series = mean_matrix(matrices), []
+    for i in range(len(R)):
+        after = list(range(i + 1, len(R) + 1))
+        spreads = [Spread.of(v for m in matrices if (v := m[j - 1][i]) is not None) for j in after] if runs.several else None
+        band = None if spreads is None else [None if one is None else one.std for one in spreads]
+        series.append(svg.Series(f"task {i + 1}", task_colour(i + 1), after, [R[j - 1][i] for j in after], band))
+    return series
+
+
 def over_time(runs: Runs) -> str:
     boxes = []
     for title, name in (("class-IL", "R"), ("task-IL", "R_task_il")):
-        matrices = [getattr(run, name) for run in runs.results]
-        R = mean_matrix(matrices)
-        series = []
-        for i in range(len(R)):
-            after = list(range(i + 1, len(R) + 1))
-            spread = [Spread.of(v for m in matrices if (v := m[j - 1][i]) is not None) for j in after] if runs.several else None
-            band = None if spread is None else [None if s is None else s.std for s in spread]
-            series.append(svg.Series(f"task {i + 1}", task_colour(i + 1), after, [R[j - 1][i] for j in after], band))
+        series = accuracy_series(runs, name)
 
         def says(one: svg.Series, i: int) -> str:
             return f"{one.name} after task {one.x[i]:g}: {one.y[i]:.2f} %"
 
-        ticks = range(1, len(R) + 1)
+        ticks = range(1, len(series) + 1)
         made = svg.lines(series, title, says, x_title="after task", y_title="accuracy (%)", y_range=(0, 100), x_ticks=ticks)
-        boxes.append(
-            chart(title, made, below=svg.legend([(f"{s.name}: {n}", s.colour) for s, n in zip(series, runs.task_names, strict=True)]))
-        )
+        names = [(f"{s.name}: {n}", s.colour) for s, n in zip(series, runs.task_names, strict=True)]
+        boxes.append(chart(title, made, below=svg.legend(names)))
     return charts(*boxes)
 
 
@@ -288,15 +292,20 @@ def candidates(runs: Runs) -> str:
     return charts(*boxes) + colours
 
 
+def curve_series(runs: Runs, name: str) -> list[svg.Series]:
+    """Loss or accuracy on training images by epoch, a line for each task, averaged over seeds."""
+    series = []
+    for task in sorted({key[0] for log in runs.logs for key in log}):
+        keys = sorted({key for log in runs.logs for key in log if key[0] == task})
+        means = [float(np.mean([log[key][name] for log in runs.logs if key in log])) for key in keys]
+        series.append(svg.Series(f"task {task}", task_colour(task), list(range(1, len(keys) + 1)), means))
+    return series
+
+
 def curves(runs: Runs) -> str:
     boxes = []
     for title, name, y_range in (("loss", "loss", None), ("accuracy on training images (%)", "accuracy", (0.0, 100.0))):
-        series = []
-        for task in sorted({key[0] for log in runs.logs for key in log}):
-            keys = sorted({key for log in runs.logs for key in log if key[0] == task})
-            spreads = [Spread.of(log[key][name] for log in runs.logs if key in log) for key in keys]
-            means = [None if one is None else one.mean for one in spreads]
-            series.append(svg.Series(f"task {task}", task_colour(task), list(range(1, len(keys) + 1)), means))
+        series = curve_series(runs, name)
 
         def says(one: svg.Series, i: int, title: str = title) -> str:
             return f"{one.name}, epoch {one.x[i]:g}\n{title}: {one.y[i]:.3f}"

@@ -56,10 +56,18 @@ def resume(
     on_event: OnEvent = ignore,
     stop: StopToken | None = None,
 ) -> Results:
-    """Continue the run in this folder from its newest good checkpoint; return the results of a finished one.
+    """Continue an interrupted run from its newest valid checkpoint. It ends with the same bits as without the interruption.
 
-    Everything is read from the folder; `device` and `data` override it. A run of a `Stream`, a `Method` class or a network without a name
-    needs them again, the same as the run began with.
+    Args:
+        run: The run folder. A finished run returns its results.
+        device: Continue on another device; the last bits may then differ.
+        data: Another folder of the published datasets.
+        settings: Only run.checkpoint and run.chunk, which do not affect results.
+        stream: Needed again if the run was started with a `Stream` object.
+        method: Needed again if the run was started with a `Method` class that is not registered.
+        network: Needed again if the run was started with one.
+        on_event: As in `afaf.run`.
+        stop: As in `afaf.run`.
     """
     path = Path(run)
     with RunFolder.reopen(path) as folder:
