@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from afaf.cli.main import app
 from afaf.encoders import efficientnet_lite
+from afaf.methods import method_names
 
 COLOURS = {"red": (200, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 200)}
 
@@ -124,7 +125,7 @@ def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: 
         (["learn", place / "first", "--model", model, "--method", "ridge"], "--method"),
         (["learn", place / "first", "--model", model, "--epochs", 3], "--epochs"),
         (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "resnet"], "resnet"),
-        (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "none", "--method", "lda"], "--method lda"),
+        (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "none", "--method", "lda"], "method lda"),
         (["learn", place / "first", "--model", tmp_path / "new", "--method", "lad"], "lad"),
         (["learn", broken.parent, "--model", model], "x.png"),
         (["evaluate", model, grey.parent], "grey"),
@@ -142,10 +143,30 @@ def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: 
     assert not (tmp_path / "new").exists()
 
 
-def test_without_the_extra_a_network_is_trained_as_ever(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_patches_need_no_training(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet_lite, "installed", lambda: False)
-    result = call("learn", place / "first", "--model", tmp_path / "new", "--method", "lda")
-    assert (result.exit_code, "afaf[photos]" in result.output) == (2, True)
-    result = call("learn", place / "first", "--model", tmp_path / "new", "--epochs", 1, "--size", 8, "--network", "mlp", "--device", "cpu")
-    assert result.exit_code == 0, result.output
-    assert accuracy(tmp_path / "new", place / "first") > 0
+    model = tmp_path / "new"
+    result = call("learn", place / "first", "--model", model)
+    assert (result.exit_code, "afaf[photos]" in result.output) == (0, True)
+    assert call("learn", place / "second", "--model", model).exit_code == 0
+    facts = json.loads(call("inspect", model, "--json").stdout)
+    assert (facts["encoder"]["name"], facts["head"]["name"]) == ("patches", "ridge")
+    assert accuracy(model, place / "test") >= 95
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if name != "joint"])
+def test_every_method_learns_call_by_call(place: Path, tmp_path: Path, method: str) -> None:
+    model = tmp_path / "m.safetensors"
+    begin = ["--method", method, "--encoder", "none", "--epochs", 1, "--size", 8, "--network", "mlp", "--max-tasks", 2]
+    for folder, more in (("first", begin), ("second", [])):
+        result = call("learn", place / folder, "--model", model, "--device", "cpu", *more)
+        assert result.exit_code == 0, result.output
+    assert json.loads(call("inspect", model, "--json").stdout)["method"] == method
+    assert accuracy(model, place / "test") > 20
+    assert call("learn", write_photos(tmp_path / "more", ("red",), 2), "--model", model).exit_code == 2
+    assert call("doctor", model).exit_code == 0
+
+
+def test_a_method_that_needs_all_classes_at_once_is_refused(place: Path, tmp_path: Path) -> None:
+    result = call("learn", place / "first", "--model", tmp_path / "m", "--method", "joint", "--size", 8)
+    assert (result.exit_code, "joint" in result.output) == (2, True)

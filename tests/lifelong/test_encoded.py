@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from afaf.encoders import efficientnet_lite
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Identity, Preprocessing
 from afaf.errors import ConfigError, DataError, FileError
 from afaf.heads import HEADS
+from afaf.lifelong.choose import chosen_encoder
 from afaf.lifelong.encoded import EncodedModel, HeadSettings, is_held_out
 from afaf.lifelong.head_state import State
 from afaf.lifelong.life import Life
@@ -288,3 +290,33 @@ def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
         AFAFClassifier(encoder=Preset()).fit(x.reshape(len(x), -1), y)
     with pytest.raises(ValueError, match="encoder"):
         AFAFClassifier(method="lda").fit(x, y)
+    with pytest.raises(ValueError, match="epochs"):
+        AFAFClassifier(encoder=Preset(), epochs=3).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "method", "options", "installed", "expected"),
+    [
+        (None, None, (), True, None),
+        ("none", "ridge", (), True, None),
+        ("auto", None, (), True, "efficientnet-lite0"),
+        ("auto", "ridge", (), True, "efficientnet-lite0"),
+        ("auto", None, (), False, "patches"),
+        ("auto", None, ("epochs",), True, None),
+        ("auto", "ewc", (), True, None),
+        ("patches", "lda", (), True, "patches"),
+    ],
+)
+def test_which_encoder_a_new_model_gets(
+    encoder: str | None,
+    method: str | None,
+    options: tuple[str, ...],
+    installed: bool,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(efficientnet_lite, "installed", lambda: installed)
+    assert chosen_encoder(encoder, method, options) == expected
+    for wrong in (("patches", "ewc"), ("none", "lda"), ("auto", "lad")):
+        with pytest.raises(ConfigError, match=wrong[1]):
+            chosen_encoder(*wrong)

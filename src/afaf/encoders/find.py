@@ -1,6 +1,7 @@
 """Encoders by name, by file, or of a user's own module.
 
 efficientnet-lite0                      the package of the extra `photos`
+patches                                 filters that need no training, part of this package
 timm:NAME, torchvision:NAME             a model of these packages, with its weights, where they are installed
 transformers:NAME                       the same, of a hub name or a folder
 encoder.pt2, encoder.onnx               a file of torch.export or ONNX
@@ -19,19 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from afaf.encoders import efficientnet_lite
+from afaf.encoders import efficientnet_lite, patches
 from afaf.encoders.encoder import Encoder, Run
 from afaf.encoders.identity import Identity, Preprocessing, weights_digest
 from afaf.errors import ConfigError, DataError, unknown
 
 IMAGENET = Preprocessing(224, (123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 LIBRARIES = ("timm", "torchvision", "transformers")
-NAMES = (efficientnet_lite.NAME, *(f"{library}:NAME" for library in LIBRARIES), "FILE.pt2", "FILE.onnx")
+NAMES = (efficientnet_lite.NAME, patches.NAME, *(f"{library}:NAME" for library in LIBRARIES), "FILE.pt2", "FILE.onnx")
 
 
-def automatic() -> str | None:
-    """The encoder that `auto` stands for: the one of the extra `photos`, if it is installed."""
-    return efficientnet_lite.NAME if efficientnet_lite.installed() else None
+def automatic() -> str:
+    """The encoder that `auto` stands for: the one of the extra `photos` if it is installed, else filters that need no training."""
+    return efficientnet_lite.NAME if efficientnet_lite.installed() else patches.NAME
 
 
 def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "cpu", preprocessing: Preprocessing | None = None) -> Encoder:
@@ -44,6 +45,8 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
         lite0, digest = efficientnet_lite.load()
         identity = Identity(name, digest, efficientnet_lite.FEATURES, preprocessing or efficientnet_lite.PREPROCESSING)
         return Encoder(identity, _channels_last(lite0, device), device)
+    if name == patches.NAME:
+        return of_module(patches.Patches(), name, preprocessing or patches.PREPROCESSING, device)
     library, colon, model = name.partition(":")
     if colon and library in LIBRARIES:
         network, own = _LOADERS[library](_imported(library), model)

@@ -28,7 +28,7 @@ from afaf.heads.calibration import Distance, Unseen
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
-from afaf.lifelong.head_state import PARTS, HeadSettings, State, is_held_out
+from afaf.lifelong.head_state import PARTS, HeadSettings, State, default_head, is_held_out
 from afaf.lifelong.life import Label, Life, TaskNote
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Tensors, readable
@@ -56,7 +56,7 @@ class EncodedModel:
     @classmethod
     def begin(cls, encoder: Encoder, head: HeadSettings | None = None) -> EncodedModel:
         """A model that knows no class yet."""
-        head = head or HeadSettings()
+        head = head or HeadSettings(default_head(encoder.identity.name))
         d = SIZE if find_head(head.name).projects else encoder.identity.features
         life = Life(0, None, "uint8", [], balance=head.balance, validation=HELD_OUT)
         return cls(encoder.identity, head, life, State.empty(d), encoder)

@@ -9,6 +9,7 @@ model.predict(images)                           # among all classes, with no hin
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -22,22 +23,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from torch import nn
 
 from afaf.encoders.find import find_encoder
-from afaf.errors import AfafError, ConfigError, DataError
-from afaf.heads import DEFAULT
+from afaf.errors import AfafError, DataError
+from afaf.lifelong.choose import AUTO, Source, chosen_encoder
 from afaf.lifelong.encoded import EncodedModel
-from afaf.lifelong.estimator_support import AUTO, Told, as_array, as_value_errors, chosen, lock_of, plain_label, with_channels
-from afaf.lifelong.head_state import HeadSettings
+from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, lock_of, plain_label, with_channels
+from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.life import Negatives
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import AnyModel, has_encoder
-from afaf.lifelong.settings import LifelongSettings
+from afaf.lifelong.settings import METHOD, LifelongSettings
 from afaf.runs.device import find_device
 from afaf.streams.tasks import Augment
 
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
+OF_NETWORK = ("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "settings")
 DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters that begin a model, and their settings
 
 
@@ -59,9 +60,11 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         negatives: "auto", "always" or "never": also train on images of no class, made from the task's own images (see docs/when.md).
         balance: Give images of rare classes more weight.
         encoder: A frozen encoder below a closed-form head, instead of a network that is trained: "efficientnet-lite0", "timm:NAME",
-            "torchvision:NAME", "transformers:NAME", a .pt2 or .onnx file, or a module; "auto" takes the one of `afaf[photos]`, if it is
-            installed. None or "none" trains a network. With an encoder, more samples of known classes are learned like any others.
-        method: The head on the encoder: "lda", "ridge", "projection" or "nearest-mean"; None: "lda".
+            "torchvision:NAME", "transformers:NAME", a .pt2 or .onnx file, a module, or "patches", which needs no training; "auto" takes
+            the one of `afaf[photos]`, if it is installed, else "patches". None (the default) or "none" trains a network. With an
+            encoder, more samples of known classes are learned like any others.
+        method: With an encoder the head: "lda", "ridge", "projection" or "nearest-mean"; None: "lda", or "ridge" on "patches".
+            Without, a method of `afaf methods`; None: "afaf".
         learned_classes: For samples of classes learned before, without an encoder: "refuse" raises a ValueError, "skip" leaves them
             out with a warning.
         validation_fraction: Share of each class held out to score the task (`task_scores_`) and to calibrate probabilities.
@@ -83,7 +86,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         max_tasks: int | None = None,
         max_classes: int | None = None,
-        encoder: str | Path | nn.Module | None = None,
+        encoder: Source | None = None,
         method: str | None = None,
         network: str | None = None,
         epochs: int | None = None,
@@ -311,9 +314,11 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn(self, before: AnyModel | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
         plain = [plain_label(label) for label in labels.tolist()]
         device = find_device(self.device)
-        encoder = chosen(self.encoder) if before is None else None
+        encoder = chosen_encoder(self.encoder, self.method, self._of_network()) if before is None else None
         if encoder is not None:
-            before = EncodedModel.begin(find_encoder(encoder, device), HeadSettings(self.method or DEFAULT, balance=self.balance))
+            frozen = find_encoder(encoder, device)
+            head = HeadSettings(self.method or default_head(frozen.identity.name), balance=self.balance)
+            before = EncodedModel.begin(frozen, head)
         if isinstance(before, EncodedModel):
             if images.ndim != 4:
                 raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
@@ -323,10 +328,13 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(words, UserWarning, stacklevel=4)
             self._take(learned)
             return
-        if self.method is not None:
-            raise ConfigError(f"method={self.method!r} is the head on an encoder: give an encoder too")
         before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
         self._take(before.learn(images, plain, Told(self.verbose), device))
+
+    def _of_network(self) -> list[str]:
+        """Parameters given that only a network has."""
+        own = inspect.signature(type(self).__init__).parameters
+        return [name for name in OF_NETWORK if getattr(self, name) != own[name].default]
 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -334,6 +342,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self, any_seed: Callable[[], int]) -> LifelongSettings:
         """The parameters as a model is begun with them; `any_seed` gives one where random_state is not a number."""
         chosen = {setting: getattr(self, parameter) for parameter, setting in DECIDED.items()}
+        chosen["method"] = chosen["method"] or METHOD
         seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else any_seed()
         return LifelongSettings(**{**chosen, "seed": int(seed)})
 

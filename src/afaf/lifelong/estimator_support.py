@@ -7,29 +7,17 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from afaf.encoders.find import automatic
 from afaf.errors import DataError
 from afaf.explain import explained, is_out_of_memory
 from afaf.lifelong.life import Label, sorted_labels
 from afaf.lifelong.training import Progress
 from afaf.training.report import EpochReport
-
-AUTO, NONE = "auto", "none"
-
-
-def chosen(encoder: str | Path | nn.Module | None) -> str | Path | nn.Module | None:
-    """The encoder that a parameter stands for; None: a network is trained."""
-    if isinstance(encoder, str) and encoder in (AUTO, NONE):
-        return automatic() if encoder == AUTO else None
-    return encoder
 
 
 class Told(Progress):

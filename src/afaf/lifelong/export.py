@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from afaf.errors import FileError
+from afaf.errors import ConfigError, FileError
 from afaf.files import fill, write_output
 from afaf.files.marks import Format
 from afaf.lifelong.model import Lifelong
@@ -40,6 +40,8 @@ class Exported:
 
 
 def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
+    if model.method.predictor(model.learner) is not model.learner.network:
+        raise ConfigError(f"method '{model.model.method}' answers with a head that is no part of the network, and cannot be exported")
     return for_inference(
         model.learner,
         model.life.known,

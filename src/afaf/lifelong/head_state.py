@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from afaf.encoders import patches
 from afaf.errors import ConfigError
 from afaf.heads import DEFAULT, find_head
 from afaf.heads.sums import Sums
 
 PARTS = ("taught", "held")
+
+
+def default_head(encoder: str) -> str:
+    """The head that is best on held-out images of the encoder (docs/photos.md)."""
+    return "ridge" if encoder == patches.NAME else DEFAULT
 
 
 @dataclass(frozen=True)

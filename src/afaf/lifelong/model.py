@@ -44,7 +44,7 @@ from afaf.storage.model_file import Model
 from afaf.streams.tasks import Outline, Preparation, Split, input_shape
 from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
-from afaf.training.losses import NONE_OF_MINE, BalancedCrossEntropy
+from afaf.training.losses import NONE_OF_MINE, BalancedCrossEntropy, CrossEntropy
 from afaf.training.negatives import made_negatives
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
@@ -117,6 +117,11 @@ class Lifelong:
         return find_method(self.model.method)(config.method, config.settings)
 
     @property
+    def _has_subnetworks(self) -> bool:
+        """Whether the method gives each task neurons of its own, and so can tell how many tasks fit."""
+        return find_method(self.model.method).room is not Method.room
+
+    @property
     def config(self) -> Config:
         return build_config(find_method(self.model.method).Options, self.model.config)
 
@@ -133,6 +138,7 @@ class Lifelong:
         """What was decided when it was begun, with nothing left open: a model begun with these settings is made in the same way."""
         life = self.life
         kept = LifelongSettings(
+            method=self.model.method,
             max_tasks=life.max_tasks,
             max_classes=life.max_classes,
             epochs=life.epochs,
@@ -253,6 +259,7 @@ class Lifelong:
         stay, aside = held_out(y, life.validation, learner.seed)
         train, device = Split(images[stay], y[stay]), learner.network.device
         with_negatives = life.negatives == "always" or (life.negatives == "auto" and (life.max_tasks > 1 or len(new) == 1))
+        with_negatives &= self._has_subnetworks  # other methods have losses of their own
         parts = [(train, self.preparation)]
         if with_negatives:
             made = made_negatives(train.images, learner.seed, task)
@@ -264,10 +271,12 @@ class Lifelong:
         watch = Watch(progress, len(train) / len(context.data))
 
         def adjust(plan: LearningPlan) -> None:
-            plan.epochs = epochs
+            if plan.epochs == config.learn.epochs:  # a method may have decided otherwise for this phase or task
+                plan.epochs = epochs
             if config.learn.schedule == "constant":
                 plan.schedule, plan.rewire_until = SCHEDULE, REWIRE_UNTIL
-            plan.loss = self._loss(plan, train, with_negatives) or plan.loss
+            if isinstance(plan.loss, CrossEntropy):
+                plan.loss = self._loss(plan, train, with_negatives) or plan.loss
 
         try:
             with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):
@@ -306,9 +315,9 @@ class Lifelong:
     @torch.no_grad()
     def _logits(self, images: NDArray[Any]) -> Tensor:
         """Logits of all rows, on the host."""
-        network = self.learner.network
+        network, predict = self.learner.network, self.method.predictor(self.learner)
         data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
-        return torch.cat([network(x).cpu() for x in data.batches(PREDICT_BATCH)])
+        return torch.cat([predict(x).cpu() for x in data.batches(PREDICT_BATCH)])
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
         """(n, known classes), in the order of `life.known`."""
@@ -361,6 +370,8 @@ class Lifelong:
 
     def room(self, n_classes: int | None = None) -> int:
         """How many more tasks of so many classes (as many as the last one brought) are certain of neurons and pairs."""
+        if not self._has_subnetworks:  # nothing is used up
+            return max(0, self.life.max_tasks - len(self.life.labels))
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
         return self.method.room(self.learner, len(self.life.labels) + 1, n_classes)
 

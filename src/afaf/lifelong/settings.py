@@ -20,7 +20,7 @@ from afaf.runs.presets import BATCH_SIZE, STEPS, for_network, suitable_network, 
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
-METHOD = "afaf"
+METHOD = "afaf"  # where nobody names another
 MOST_WEIGHTS = 1 << 28  # of a model, 1 GiB
 MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
 MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
@@ -32,6 +32,7 @@ class LifelongSettings:
 
     max_tasks: Annotated[int, Within(1, MOST_TASKS)] | None = None  # None: from max_classes, or 10
     max_classes: Annotated[int, Within(1, 1 << 20)] | None = None  # None: output rows are added as classes arrive
+    method: str = METHOD
     network: str | None = None  # None: the one that suits the images
     epochs: Count | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
     batch_size: Count | None = None
@@ -47,7 +48,9 @@ class LifelongSettings:
 def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
     """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
     outline = expected_outline(shape, n_classes, images, settings)
-    setup = set_up(outline, METHOD, *_tables(outline, settings))
+    setup = set_up(outline, settings.method, *_tables(outline, settings))
+    if len(setup.method.task_groups(2)) == 1:
+        raise ConfigError(f"method '{settings.method}' learns all classes in one call: it cannot keep learning")
     if setup.spec.dense_params > MOST_WEIGHTS:
         inputs = f"images of {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else f"vectors of {shape[0]:,} features"
         advice = "smaller images (--size)" if len(shape) == 3 else "fewer features"
@@ -71,7 +74,7 @@ def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
 
 def config_of(outline: Outline, settings: LifelongSettings) -> Config:
     """What settings come to, whether or not such a model could be made."""
-    kind = find_method(METHOD)
+    kind = find_method(settings.method)
     return build_config(kind.Options, *with_presets(outline, kind, _tables(outline, settings)))
 
 
@@ -120,6 +123,8 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     batch_size = settings.batch_size or BATCH_SIZE
     epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
     how = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}, "run": {"precision": "fp32"}}
+    if settings.method != METHOD:  # its sizes and options come from the network, as in any run
+        return {"network": {"name": name, "norm": own_norm(name)}, **how}
     spec = describe(name, outline.input_shape, outline.n_classes)
     if name not in CHAINS:
         own = for_network(spec, n_tasks)
