@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from afaf.cli.learn import say
-from afaf.cli.photos import chosen_encoder
+from afaf.cli.photos import encoder_for
 from afaf.errors import ConfigError
 
 NEEDED = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
@@ -45,7 +45,7 @@ def serve_model(
         stderr.print(f"warning: a token of {len(token)} characters can be guessed: use {SHORT} or more", highlight=False)
     if read_only and not path.exists():
         raise ConfigError(f"{path}: no such model, and with --read-only none can be begun")
-    name = chosen_encoder(path, encoder, None, {}, stderr)
+    name = encoder_for(path, encoder, None, {}, stderr)
     options = Options(name, device, read_only, token, tuple(hosts), Limits(**limits))
 
     def ready(address: str) -> None:
