@@ -113,3 +113,25 @@ def test_joined_parts_may_hold_bytes_and_fractions() -> None:
         x, _ = TaskData([(part, preparation) for part in parts]).batch(torch.arange(12))
         assert torch.allclose(x[:6], alone, atol=1e-5)
         assert torch.allclose(x[6:], alone, atol=1e-5)
+
+
+def test_resized_crops_are_windows_of_the_image() -> None:
+    """Of an image that rises evenly, a window rises evenly: half to all as steep, within the image's values, turned round if flipped."""
+    side = 16
+    down, right = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+    images = np.repeat(np.stack([down, right], -1)[None].astype(np.float32), 200, 0)
+    data = TaskData([(Split(images, np.zeros(200, np.int64)), Preparation(augment="resized-crop-flip"))], dtype=torch.float64)
+    scope, everything = RngScope(3, 1), torch.arange(200)
+    x = data.batch(everything, scope)[0]
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= side - 1
+    steep = (x[:, 0, 9, :] - x[:, 0, 6, :])[:, 0] / 3, (x[:, 1, :, 9] - x[:, 1, :, 6])[:, 0] / 3
+    assert float(steep[0].min()) >= 0.5 - 1e-9
+    assert float(steep[0].max()) <= 1 + 1e-9
+    assert torch.allclose(steep[0], steep[1].abs())  # a square
+    assert 0.3 < float((steep[1] < 0).float().mean()) < 0.7
+    assert torch.allclose(x[:, 0], x[:, 0, :, :1].expand(-1, -1, side))  # rows of the window are rows of the image
+    assert len({round(float(value), 6) for value in x[:, 0, 8, 8]}) > 100
+    assert torch.equal(data.batch(everything[50:60], scope)[0], x[50:60])
+    assert not torch.equal(data.batch(everything, RngScope(3, 1, epoch=1))[0], x)
+    assert torch.equal(data.batch(everything)[0], torch.from_numpy(images).double().permute(0, 3, 1, 2))

@@ -262,7 +262,7 @@ class Lifelong:
         with_negatives &= self._has_subnetworks  # other methods have losses of their own
         parts = [(train, self.preparation)]
         if with_negatives:
-            made = made_negatives(train.images, learner.seed, task)
+            made = made_negatives(np.asarray(train.images), learner.seed, task)
             parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
         context = TaskContext(task, tuple(ids.values()), TaskData(parts, device, learner.network.dtype), warn=progress.warned)
         engine = find_engine(config.run.engine, device, config.run.precision)
@@ -304,7 +304,7 @@ class Lifelong:
         note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, len(aside))
         if len(aside):
             known = list(self.life.known.values())
-            logits = self._logits(aside.images)[:, known]
+            logits = self._logits(np.asarray(aside.images))[:, known]
             target = torch.tensor([known.index(c) for c in aside.labels.tolist()])
             note.accuracy = round(100 * float((logits.argmax(1) == target).double().mean()), 3)
             note.temperature = fitted_temperature(logits, target) if len(aside) >= ENOUGH and len(known) > 1 else None

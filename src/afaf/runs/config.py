@@ -21,6 +21,7 @@ from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.files import read_text
 from afaf.network.zoo import DropoutAt, Norm
+from afaf.streams.tasks import Augment
 from afaf.training.engines import EngineName, Precision
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
 
@@ -39,6 +40,7 @@ class StreamSettings:
     size: Annotated[int, Within(0, 4096)] = 32  # images are brought to size x size pixels
     test_fraction: Annotated[float, Within(0, 1, above=True, below=True)] = 0.2
     unreadable: Literal["error", "skip"] = "error"
+    augment: Augment = "none"  # of training images: crop-flip for small photographs, resized-crop-flip for those of 64 pixels and more
     fit: Literal["pad", "resize"] = "pad"  # MNIST and Fashion-MNIST to 32x32: zeros around (released code), or resized (as printed)
 
 

@@ -17,7 +17,7 @@ from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, RunSettings, Table, merge
+from afaf.runs.config import Config, NetworkSettings, RunSettings, StreamSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, began_with, flat
@@ -139,8 +139,9 @@ def _refuse_another(out: Path, asked: Table) -> None:
 
 
 def _newer_settings(stored: Mapping[str, Any]) -> Table:
-    """The defaults of the settings of `learn` and `sparse` that are newer than a stored configuration."""
-    defaults = json.loads(json.dumps({"learn": asdict(LearnSettings()), "sparse": asdict(SparseSettings())}))
+    """The defaults of the settings of `learn`, `sparse`, `network` and `stream` that a stored configuration does not have."""
+    kinds = (("learn", LearnSettings), ("sparse", SparseSettings), ("network", NetworkSettings), ("stream", StreamSettings))
+    defaults = json.loads(json.dumps({name: vars(kind()) for name, kind in kinds}))
     return {
         section: {name: value for name, value in values.items() if name not in stored.get(section, {})}
         for section, values in defaults.items()

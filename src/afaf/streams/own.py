@@ -4,8 +4,8 @@
     open_stream("npz:arrays.npz", class_order=[["cat", "car"], ["dog", "truck"]])
     stream_from_dataset(train_set, test_set, classes_per_task=5)
 
-sources/images.py converts images to pixels; `size=0` keeps their size. Grey images are stored with one channel, which is repeated three
-times for the network. Pixels are normalised with the mean and standard deviation of the first task's training images only.
+`size=0` keeps the images' size. Grey images are stored with one channel, which is repeated three times for the network. Pixels are
+normalised with the mean and standard deviation of the first task's training images only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -27,15 +28,18 @@ from afaf.checked import build
 from afaf.errors import ConfigError, DataError
 from afaf.randomness import LARGEST_SEED
 from afaf.streams.class_order import in_own_labels
+from afaf.streams.decoded import CHANNELS, decode
 from afaf.streams.sources.class_folders import SkippedImages, class_files, training_root
 from afaf.streams.sources.images import fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
 from afaf.streams.sources.source import reading
 from afaf.streams.sources.verify import shortened
+from afaf.streams.stored import StoredImages
 from afaf.streams.tasks import Augment, Preparation, Stream, checked_images, checked_labels
 
 Unreadable = Literal["error", "skip"]
 DEFAULT_SIZE = 32
+IN_MEMORY = 2 << 30  # bytes of a folder's images; more are decoded into a file
 REMEDY = "unreadable=skip leaves them out; in a command, --set stream.unreadable=skip"  # for images that cannot be read
 
 
@@ -138,7 +142,7 @@ class ClassFolders:
         """Return the images as uint8 (n, size, size, channels), and their classes."""
         loaded = _read_files(self.files, size, unreadable, remedy)
         _check_no_class_lost(self.labels, loaded.labels)
-        return with_channels(loaded.images, channels), loaded.labels.tolist()
+        return with_channels(np.asarray(loaded.images), channels), loaded.labels.tolist()
 
 
 def find_class_folders(path: Path | str) -> ClassFolders:
@@ -153,7 +157,7 @@ def read_images(
 ) -> tuple[NDArray[Any], list[Path]]:
     """Return the images as uint8 (n, size, size, channels), and the paths that could be read."""
     loaded = _read_files([(path, i) for i, path in enumerate(paths)], size, unreadable, remedy)
-    return with_channels(loaded.images, channels), [paths[i] for i in loaded.labels.tolist()]
+    return with_channels(np.asarray(loaded.images), channels), [paths[i] for i in loaded.labels.tolist()]
 
 
 def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
@@ -170,12 +174,15 @@ def with_channels(images: NDArray[Any], channels: int) -> NDArray[Any]:
 class _LabelledImages:
     """Images with the user's labels."""
 
-    images: NDArray[Any]
+    images: NDArray[Any] | StoredImages
     labels: NDArray[Any]
 
     @property
     def grey(self) -> bool:
         return self.images.ndim == 4 and self.images.shape[3] == 1
+
+    def in_colour(self) -> _LabelledImages:
+        return replace(self, images=with_channels(np.asarray(self.images), 3)) if self.grey else self
 
 
 def _check_folder(path: Path, advice: str) -> None:
@@ -185,7 +192,8 @@ def _check_folder(path: Path, advice: str) -> None:
 
 def _read_classes(root: Path, options: Options) -> _LabelledImages:
     files = class_files(root)
-    loaded = _read_files(files, options.side, options.unreadable)
+    large = options.side is not None and len(files) * options.side**2 * CHANNELS > IN_MEMORY
+    loaded = _decode_files(files, options) if large else _read_files(files, options.side, options.unreadable)
     if not options.order and options.class_order is None:
         _check_no_class_lost((label for _, label in files), loaded.labels)
     return loaded
@@ -202,6 +210,12 @@ def _read_files(files: Sequence[tuple[Path, Hashable]], side: int | None, unread
         return read_image(files[i][0], side), files[i][1]
 
     return _read_all([str(path) for path, _ in files], read, unreadable, remedy)
+
+
+def _decode_files(files: Sequence[tuple[Path, Hashable]], options: Options) -> _LabelledImages:
+    report = partial(_report, total=len(files), unreadable=options.unreadable, remedy=REMEDY)
+    images, readable = decode([path for path, _ in files], options.size or 0, report)
+    return _LabelledImages(images, _label_array([files[number][1] for number in readable]))
 
 
 def _read_dataset(dataset: PairDataset, name: str, options: Options) -> _LabelledImages:
@@ -325,7 +339,9 @@ def _stream(
         if untrained:
             raise DataError(f"{name}: there are test images of {shortened(untrained)}, but no training images: add some or remove them")
         if test.grey != train.grey:
-            train, test = (replace(split, images=with_channels(split.images, 3)) for split in (train, test))
+            train, test = (split.in_colour() for split in (train, test))
+    if options.augment != "none" and train.images.ndim != 4:
+        raise ConfigError(f"{name}: augment={options.augment} is for images, these are vectors: leave it out")
     order = in_own_labels(options.order or options.class_order, train.labels)
     if test is None:
         _check_enough(name, train.labels, order)
@@ -358,19 +374,19 @@ def _check_enough(name: str, labels: NDArray[Any], order: Sequence[Any] | None) 
         raise DataError(f"{name}: one image only of {shortened(single)}: at least 2 are needed, one of them for the test")
 
 
-def _measured(images: NDArray[Any]) -> Preparation:
+def _measured(images: NDArray[Any] | StoredImages) -> Preparation:
     """Mean and standard deviation per channel; for uint8 from a histogram, which needs no float copy of the images."""
     if images.ndim != 4 or images.dtype != np.uint8:
-        return Preparation.measured(images)
+        return Preparation.measured(np.asarray(images))
     values = np.arange(256) / 255
-    means, stds = [], []
-    for channel in range(images.shape[3]):
-        share = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
-        mean = float(share @ values)
-        std = float(np.sqrt(share @ (values - mean) ** 2))
-        means.append(mean)
-        stds.append(std if std > 0 else 1.0)
-    return Preparation(tuple(means), tuple(stds))
+    counts = np.zeros((images.shape[3], 256), np.int64)
+    for start in range(0, len(images), 1024):
+        pixels = np.asarray(images[start : start + 1024])
+        counts += [np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(len(counts))]
+    shares = [count / count.sum() for count in counts]
+    means = [float(share @ values) for share in shares]
+    stds = [float(np.sqrt(share @ (values - mean) ** 2)) for share, mean in zip(shares, means, strict=True)]
+    return Preparation(tuple(means), tuple(std if std > 0 else 1.0 for std in stds))
 
 
 def _names_by_label(names: Mapping[Any, str] | Sequence[str] | None, labels: NDArray[Any]) -> dict[Any, str] | None:

@@ -38,7 +38,7 @@ def contact_sheet(stream: Stream, per_class: int = 10) -> Image.Image:
         y += HEADING
         for class_id, name in zip(task.classes, task.class_names, strict=True):
             draw.text((MARGIN, y + cell_h // 2 - 8), _short(name), PALE, ImageFont.load_default(12))
-            first = task.train.of_classes(class_id).images[:per_class]
+            first = np.asarray(task.train.of_classes(class_id).images[:per_class])
             for i, image in enumerate(_as_bytes(first)):
                 sheet.paste(_resized(Image.fromarray(image), shown), (MARGIN + NAMES + i * cell_w, y))
             y += cell_h

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from afaf.errors import DataError
 from afaf.randomness import generator
+from afaf.streams.stored import StoredImages
 
-Augment = Literal["none", "crop-flip"]
+Augment = Literal["none", "crop-flip", "resized-crop-flip"]  # crops of the reflect-padded image, or of 1/4 to all of it, enlarged
 Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a vector
 
 
@@ -43,9 +44,12 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Split:
-    """Images (n, height, width, channels), uint8 or float32, or vectors (n, features), and their global class ids."""
+    """Images (n, height, width, channels), uint8 or float32, or vectors (n, features), and their global class ids.
 
-    images: NDArray[Any]
+    Images of a folder that is larger than memory are read from a file when they are used.
+    """
+
+    images: NDArray[Any] | StoredImages
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -170,10 +174,10 @@ class Stream(Sequence[Task]):
     @classmethod
     def from_arrays(
         cls,
-        x: ArrayLike,
+        x: ArrayLike | StoredImages,
         y: ArrayLike,
         *,
-        x_test: ArrayLike | None = None,
+        x_test: ArrayLike | StoredImages | None = None,
         y_test: ArrayLike | None = None,
         test_fraction: float = 0.2,
         classes_per_task: int = 2,
@@ -190,7 +194,7 @@ class Stream(Sequence[Task]):
         labels are sorted. Without `x_test`, a stratified, seeded part of each class is held out. Without `preparation`, pixels are
         normalised with the mean and standard deviation of the first task's training images.
         """
-        images, labels = checked_images(x, name), checked_labels(y)
+        images, labels = x if isinstance(x, StoredImages) else checked_images(x, name), checked_labels(y)
         if len(images) != len(labels):
             raise DataError(f"{len(images)} images but {len(labels)} labels: give one label per image")
         if (x_test is None) != (y_test is None):
@@ -203,7 +207,8 @@ class Stream(Sequence[Task]):
             train_index, test_index = stratified(ids, test_fraction, seed, "test")
             train, test = Split(images[train_index], ids[train_index]), Split(images[test_index], ids[test_index])
         else:
-            test_images, test_labels = checked_images(x_test, f"{name} (test)"), checked_labels(y_test)
+            test_images = x_test if isinstance(x_test, StoredImages) else checked_images(x_test, f"{name} (test)")
+            test_labels = checked_labels(y_test)
             if test_images.shape[1:] != images.shape[1:] or test_images.dtype != images.dtype:
                 raise DataError(
                     f"test images are {test_images.shape[1:]} {test_images.dtype}, "
@@ -216,13 +221,13 @@ class Stream(Sequence[Task]):
             first += len(group)
             of_task = train.of_classes(*classes)
             if preparation is None:
-                preparation = Preparation.measured(of_task.images, augment)
+                preparation = Preparation.measured(np.asarray(of_task.images), augment)
             task_names = tuple(names.get(label, str(label)) for label in group)
             tasks.append(Task(number, classes, task_names, of_task, test.of_classes(*classes), preparation))
         return cls(name, tasks, label_map)
 
 
-def input_shape(images: NDArray[Any], preparation: Preparation) -> Shape:
+def input_shape(images: NDArray[Any] | StoredImages, preparation: Preparation) -> Shape:
     if images.ndim == 2:
         return (images.shape[1],)
     _, height, width, channels = images.shape

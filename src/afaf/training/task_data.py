@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from afaf.randomness import generator, integers_at, key
+from afaf.streams.stored import StoredImages
 from afaf.streams.tasks import Preparation, Split
 
 PAD = 4  # CIFAR's habit: reflect 4 pixels outwards, crop the original size anywhere within
@@ -51,10 +53,18 @@ class TaskData:
         channels = max(1 if split.images.ndim == 2 else preparation.channels or split.images.shape[-1] for split, preparation in parts)
         same = len({split.images.shape[1:] for split, _ in parts}) == 1
         self.channels = channels if parts[0][0].images.ndim == 4 else None
-        stored = _alike([split.images for split, _ in parts])
-        images = np.concatenate([_channels_first(part, None if same else channels) for part in stored])
-        at = self.device if images.nbytes <= resident_bytes else torch.device("cpu")
-        self.images = torch.from_numpy(images).to(at)
+        size = sum(split.images.nbytes for split, _ in parts)
+        at = self.device if size <= resident_bytes else torch.device("cpu")
+        self._in_file: Tensor | None = None  # places of the images among those of a file, if they are read from one
+        file = _one_file(parts) if at.type == "cpu" else None
+        if file is not None:
+            self._in_file = torch.from_numpy(
+                np.concatenate([split.images.index for split, _ in parts if isinstance(split.images, StoredImages)])
+            )
+            self.images = torch.from_numpy(file).permute(0, 3, 1, 2)
+        else:
+            stored = _alike([np.asarray(split.images) for split, _ in parts])
+            self.images = torch.from_numpy(np.concatenate([_channels_first(part, None if same else channels) for part in stored])).to(at)
         self.labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts])).to(self.device)
         preparations = list(dict.fromkeys(preparation for _, preparation in parts))
         group = np.repeat([preparations.index(preparation) for _, preparation in parts], [len(split) for split, _ in parts])
@@ -62,8 +72,11 @@ class TaskData:
         scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
         self.mean = self._table([p.mean for p in preparations]) * scale
         self.std = self._table([p.std for p in preparations]) * scale
-        self._augmented = torch.tensor([p.augment == "crop-flip" for p in preparations], device=self.device)
-        self.augments = bool(self._augmented.any())
+        self._crops_of, self._resizes_of = (
+            torch.tensor([p.augment == way for p in preparations], device=self.device) for way in ("crop-flip", "resized-crop-flip")
+        )
+        self.crops, self.resizes = bool(self._crops_of.any()), bool(self._resizes_of.any())
+        self.augments = self.crops or self.resizes
 
     def _table(self, rows: list[tuple[float, ...]]) -> Tensor:
         """One row of per-channel numbers for each preparation; a single number holds for all channels."""
@@ -81,10 +94,11 @@ class TaskData:
 
     def batch(self, index: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
         """The images at `index` and their class ids; with a scope they are augmented, keyed by it."""
-        augment = scope is not None and self.augments
-        x = self._cropped(index, scope) if augment and scope else self.images[index.to(self.images.device)]
+        x = self._cropped(index, scope) if scope and self.crops else self.images[self._places(index)]
         group = self._group[index] if len(self.mean) > 1 else 0
         x = (x.to(self.device).to(self.dtype) - self.mean[group]) / self.std[group]
+        if scope and self.resizes:
+            x = self._resized(x, index, scope)
         if self.channels is not None and x.shape[1] != self.channels:
             x = x.expand(-1, self.channels, -1, -1)
         return x, self.labels[index]
@@ -97,10 +111,28 @@ class TaskData:
         for part in index.split(size):
             yield self.batch(part)[0]
 
+    def _places(self, index: Tensor) -> Tensor:
+        """Where these images are in `images`."""
+        index = index.to(self.images.device)
+        return index if self._in_file is None else self._in_file[index]
+
+    def _resized(self, x: Tensor, index: Tensor, scope: RngScope) -> Tensor:
+        """A random square window of half to all of the image's height, enlarged to the image's size, flipped half of the time."""
+        resized = self._resizes_of[self._group[index]]
+        u = [integers_at(scope.key(name), 1 << 16, index).to(x.dtype) / ((1 << 16) - 1) for name in ("side", "top", "left")]
+        side = torch.where(resized, 0.5 + 0.5 * u[0], 1)
+        flip = torch.where(resized & integers_at(scope.key("flip"), 2, index).bool(), -1.0, 1.0).to(x.dtype)
+        middle = [(1 - side) * (2 * place - 1) for place in u[1:]]  # of the window, where -1 and 1 are the borders of the image
+        transform = torch.zeros(len(x), 2, 3, dtype=x.dtype, device=x.device)
+        transform[:, 0, 0], transform[:, 0, 2] = side * flip, middle[1]
+        transform[:, 1, 1], transform[:, 1, 2] = side, middle[0]
+        grid = F.affine_grid(transform, list(x.shape), align_corners=False)
+        return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
     def _cropped(self, index: Tensor, scope: RngScope) -> Tensor:
         """A random crop of the reflect-padded image, flipped half of the time: one gather, no padded copy."""
         height, width = self.images.shape[2:]
-        augmented = self._augmented[self._group[index]].to(self.images.device)
+        augmented = self._crops_of[self._group[index]].to(self.images.device)
         index = index.to(self.images.device)
         shifts = [(integers_at(scope.key(name), 2 * PAD + 1, index) - PAD) * augmented for name in ("crop rows", "crop columns")]
         flip = integers_at(scope.key("flip"), 2, index).bool() & augmented
@@ -108,7 +140,15 @@ class TaskData:
         columns = _reflected(torch.arange(width, device=index.device) + shifts[1][:, None], width)
         columns = torch.where(flip[:, None], columns.flip(1), columns)
         channels = torch.arange(self.images.shape[1], device=index.device)
-        return self.images[index[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+        return self.images[
+            self._places(index)[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]
+        ]
+
+
+def _one_file(parts: Sequence[tuple[Split, Preparation]]) -> NDArray[np.uint8] | None:
+    """The file that all images are in, if there is one."""
+    files = [split.images.file if isinstance(split.images, StoredImages) else None for split, _ in parts]
+    return files[0] if all(file is files[0] for file in files) else None
 
 
 def _alike(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:

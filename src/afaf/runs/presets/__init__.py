@@ -128,7 +128,8 @@ def suitable_network(outline: Outline, maps_from: int = 8) -> str:
 
 def for_any_stream(outline: Outline) -> dict[str, Any]:
     """The network for a stream that nobody has tuned for, and how to learn it."""
-    network = suitable_network(outline, maps_from=20)
+    large = min(outline.input_shape[1:], default=0) >= 48
+    network = "resnet18-imagenet" if large else suitable_network(outline, maps_from=20)
     batches = max(1, min(outline.train_counts) // BATCH_SIZE)
     steps = STEPS_OF_MLP if network == "mlp" else STEPS
     return {

@@ -113,13 +113,14 @@ def _look_back(  # type: ignore[no-untyped-def]
 
 
 def can_crop(data: TaskData) -> bool:
-    """Whether `crops` knows how: images in the device's memory, augmented, all with the same mean and spread of each channel, and
+    """Whether `crops` knows how: images in the device's memory, cropped, all with the same mean and spread of each channel, and
     large enough to be mirrored once."""
     return (
         data.images.dim() == 4
         and min(data.images.shape[2:]) > PAD
         and data.images.device.type == data.device.type
-        and data.augments
+        and data.crops
+        and not data.resizes
         and data.mean.shape[:2] == (1, data.images.shape[1])
         and data.dtype == torch.float32
     )
