@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from afaf.files import fill, make_folders, write_whole
+from afaf.files import make_folders, write_whole
 from paper import claims_page, studies, summary, tables
 from paper.evidence import Evidence
 from paper.figures import draw_all
@@ -42,5 +42,5 @@ def write_all(e: Evidence, root: Path) -> list[Path]:
         files |= {root / "paper" / "images" / path.name: path.read_bytes() for path in drawn}
     for path, content in files.items():
         make_folders(path.parent)
-        write_whole(path, lambda place, content=content: fill(place, [content]))  # type: ignore[misc]
+        write_whole(path, content)
     return list(files)

@@ -18,13 +18,13 @@ from afaf.files import append_line, check_output, fill, is_part, remove_parts, w
 
 def test_until_it_is_whole_the_old_file_is_there(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
-    write_whole(path, lambda temporary: fill(temporary, [b"old"]))
+    write_whole(path, b"old")
 
     def write(temporary: Path) -> None:
-        fill(temporary, [b"half of "])
+        fill(temporary, b"half of ")
         assert path.read_bytes() == b"old"
         assert temporary.suffix == path.suffix  # some writers go by it
-        fill(temporary, [b"new", b"", b"er" * 100_000, b"!"])
+        fill(temporary, b"new" + b"er" * 100_000 + b"!")
         assert path.read_bytes() == b"old"
 
     write_whole(path, write)
@@ -46,7 +46,7 @@ def test_it_is_on_the_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: 
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
-    write_whole(tmp_path / "file", lambda temporary: fill(temporary, [b"new"]))
+    write_whole(tmp_path / "file", b"new")
     assert done == ["sync file", "rename", "sync folder"]
 
 
@@ -56,7 +56,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(error: BaseException, t
     path.write_bytes(b"old")
 
     def write(temporary: Path) -> None:
-        fill(temporary, [b"half"])
+        fill(temporary, b"half")
         raise error
 
     with pytest.raises(WriteError if isinstance(error, OSError) else type(error)):
@@ -68,7 +68,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(error: BaseException, t
 def test_a_disk_that_takes_little_at_a_time_gets_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: write(handle, bytes(data)[:7]))
-    fill(tmp_path / "file", [b"0123456789" * 3, bytes(70_000)])
+    fill(tmp_path / "file", b"0123456789" * 3 + bytes(70_000))
     assert (tmp_path / "file").read_bytes() == b"0123456789" * 3 + bytes(70_000)
 
 
@@ -124,7 +124,7 @@ import os, signal, sys
 from pathlib import Path
 from afaf.files import fill, write_whole
 def write(part):
-    fill(part, [b"half"])
+    fill(part, b"half")
     print("writing", flush=True)
     sys.stdin.readline()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_only_a_dead_writers_file_is_removed_and_nothing_of_the_users(tmp_path: 
 
 def test_a_name_as_long_as_names_can_be_is_written(tmp_path: Path) -> None:
     for path in (tmp_path / ("x" * 255), tmp_path / ("y" * 100 + "." + "z" * 154)):
-        write_whole(path, lambda part: fill(part, [b"new"]))
+        write_whole(path, b"new")
         assert path.read_bytes() == b"new"
 
 
@@ -170,7 +170,7 @@ def test_only_a_regular_file_is_replaced(kind: str, tmp_path: Path) -> None:
     make(kind, path, aim)
     before = os.lstat(path)
     with pytest.raises(WriteError):
-        write_whole(path, lambda part: fill(part, [b"new"]))
+        write_whole(path, b"new")
     assert os.lstat(path) == before
     assert aim.exists() == (kind != "broken link")
     assert not [other for other in tmp_path.iterdir() if is_part(other.name)]
@@ -210,7 +210,7 @@ PAGE = b'<!doctype html><meta name="generator" content="afaf 0.1">'
 
 
 def put(path: Path, content: bytes = PAGE, **options: Any) -> None:
-    write_output(path, "html", lambda part: fill(part, [content]), **options)
+    write_output(path, "html", content, **options)
 
 
 def test_an_output_replaces_an_output_of_its_kind_and_nothing_else(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_what_came_in_between_is_not_replaced(tmp_path: Path) -> None:
     check_output(path, "html")
 
     def slow(part: Path) -> None:
-        fill(part, [PAGE])
+        fill(part, PAGE)
         path.write_bytes(b"mine")
 
     with pytest.raises(OverwriteError):

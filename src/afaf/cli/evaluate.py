@@ -11,7 +11,7 @@ from rich.table import Table
 
 from afaf.cli.learn import SKIP, image_size, say
 from afaf.cli.photos import evaluated_photos
-from afaf.files import check_output, fill, write_output
+from afaf.files import check_output, write_output
 from afaf.lifelong.evaluate import Evaluation, evaluate
 from afaf.lifelong.model_store import has_encoder, open_model
 from afaf.report.evaluation_page import CLASS_HEADINGS, class_rows, evaluation_page
@@ -43,7 +43,7 @@ def evaluate_model(
         evaluation = evaluate(model.life, read, [labels[file] for file in read], model.probabilities(images), None)
     if html is not None:
         text = evaluation_page(path, folder, evaluation).html()
-        write_output(html, "html", lambda part: fill(part, [text.encode()]), [path], force=force)
+        write_output(html, "html", text.encode(), [path], force=force)
     if as_json:
         print(json.dumps(asdict(evaluation)))
         return

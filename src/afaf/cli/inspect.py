@@ -10,7 +10,7 @@ from rich.table import Table
 
 from afaf.cli.learn import say
 from afaf.errors import ConfigError
-from afaf.files import check_output, fill, write_output
+from afaf.files import check_output, write_output
 from afaf.files.marks import format_of
 from afaf.lifelong.model_store import open_model
 from afaf.report.figures import save_ledger_picture
@@ -30,7 +30,7 @@ def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_jso
     facts = model_facts(path, model)
     if html is not None:
         text = model_page(path, model).html()
-        write_output(html, "html", lambda part: fill(part, [text.encode()]), [path], force=force)
+        write_output(html, "html", text.encode(), [path], force=force)
         say(out, f"wrote {html}")
     if picture is not None:
         write_output(picture, format_of(picture), lambda part: save_ledger_picture(model.model, part), [path], force=force)

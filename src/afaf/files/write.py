@@ -15,7 +15,7 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import lock_descriptor
@@ -25,7 +25,6 @@ from afaf.files.marks import Format, is_ours
 from afaf.files.read import kind_of
 
 PART = re.compile(r"\.afaf-part-[0-9a-f]{8}(\.\w{1,16})?")  # names of files that are being written
-SMALL = 1 << 16  # bytes up to which a part is not worth a write of its own
 A_DAY = 86400.0
 CAN_HOLD = os.name == "posix"  # elsewhere an open file can be neither renamed nor removed
 
@@ -36,19 +35,19 @@ _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
-Write = Callable[[Path], None]
+Write = Callable[[Path], None] | bytes  # a function that fills the file of this name, or its contents
 
 
 # Whole files.
 
 
 def write_whole(path: Path, write: Write) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place: a reader never sees half a file, nor does a power cut.
+    """Fill a temporary file beside `path`, then put it in place: a reader never sees half a file, nor does a power cut leave one.
 
     Only a regular file is replaced: a link, a folder or a device at `path` is an error.
     """
     with writing(path), _part_beside(path) as part:
-        write(part)
+        fill(part, write)
         sync(part)
         check_replaceable(path)
         os.replace(part, path)
@@ -164,7 +163,7 @@ def write_output(path: Path, kind: Format, write: Write, inputs: Sequence[Path] 
     remove_parts(target.parent)
 
     def checked(part: Path) -> None:
-        write(part)
+        fill(part, write)
         check_output(path, kind, inputs, force=force)  # another program may have put something there meanwhile
 
     write_whole(target, checked)
@@ -174,7 +173,7 @@ def _write_to(path: Path, write: Write) -> None:
     """Write to a device, or to a pipe that somebody reads."""
     with tempfile.TemporaryDirectory() as place, writing(path):
         made = Path(place) / f"output{path.suffix}"
-        write(made)
+        fill(made, write)
         try:
             handle = os.open(path, os.O_WRONLY | _AT_ONCE | getattr(os, "O_NOCTTY", 0) | _BINARY)
         except OSError as error:
@@ -191,12 +190,14 @@ def _write_to(path: Path, write: Write) -> None:
 # Parts of files.
 
 
-def fill(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write the parts one after the other into a new file; small ones together."""
+def fill(path: Path, write: Write) -> None:
+    """Write the contents of a new file."""
+    if callable(write):
+        write(path)
+        return
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK | _BINARY, 0o666)
     try:
-        for part in _joined(parts):
-            _write_all(handle, part)
+        _write_all(handle, write)
     finally:
         os.close(handle)
 
@@ -222,24 +223,11 @@ def _ends_within_line(handle: int) -> bool:
     return os.read(handle, 1) != b"\n"
 
 
-def _write_all(handle: int, data: bytes | memoryview) -> None:
+def _write_all(handle: int, data: bytes) -> None:
     """A disk may take less than it was given; the rest is written again, so that the reason comes out as an error."""
     rest = memoryview(data)
     while len(rest):
         rest = rest[os.write(handle, rest) :]
-
-
-def _joined(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Neighbouring small parts made one, large ones as they are."""
-    small: list[bytes | memoryview] = []
-    for part in parts:
-        if len(part) < SMALL:
-            small.append(part)
-            continue
-        yield b"".join(small)
-        small = []
-        yield part
-    yield b"".join(small)
 
 
 def sync(path: Path) -> None:

@@ -22,7 +22,7 @@ from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Identity
 from afaf.errors import DataError, FileError
-from afaf.files import fill, write_output
+from afaf.files import write_output
 from afaf.heads import find_head
 from afaf.heads.calibration import Distance, Unseen
 from afaf.heads.features import evened
@@ -279,7 +279,7 @@ class EncodedModel:
     # Files.
 
     def save(self, path: Any) -> None:
-        write_output(Path(path), "safetensors", lambda part: fill(part, [self.to_bytes()]))
+        write_output(Path(path), "safetensors", self.to_bytes())
 
     def to_bytes(self) -> bytes:
         about = {

@@ -80,7 +80,7 @@ def export(
     differences: list[float] = []
 
     def write(temporary: Path) -> None:
-        fill(temporary, [data])
+        fill(temporary, data)
         answer = open_onnx(temporary) if kind == "onnx" else open_torch(temporary)
         differences.extend(difference_of(model, answer, pixels) for pixels in tried)
         if not max(differences) <= TOLERANCE:

@@ -121,7 +121,7 @@ def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo:
 
         def write(part: Path) -> None:
             data = model.to_bytes()
-            fill(part, [data])
+            fill(part, data)
             _verify(part, data)
             _check_unchanged(path, before)
             if keep_undo:
@@ -171,7 +171,7 @@ def _keep_for_undo(path: Path, after: str | None) -> None:
     try:
         os.link(path, kept)
     except OSError:  # a disk without links
-        write_whole(kept, lambda part: fill(part, [path.read_bytes()]))
+        write_whole(kept, path.read_bytes())
 
 
 def _remove_undo(path: Path, but: str | None = None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from afaf.errors import RunError
-from afaf.files import check_output, fill, write_output
+from afaf.files import check_output, write_output
 from afaf.files.marks import HTML_MARK
 from afaf.runs.folder import FILES, check_links, checkpoints_in, read_json, read_log, resume_command
 from afaf.text import printable
@@ -154,7 +154,7 @@ def write_report(source: Path | Sequence[Path], out: Path | None = None, *, forc
     check_output(path, "html", inputs, force=force)
     with readable_runs(", ".join(map(str, sources))):
         text = _page(sources).html()
-    write_output(path, "html", lambda part: fill(part, [text.encode()]), inputs, force=force)
+    write_output(path, "html", text.encode(), inputs, force=force)
     return path
 
 

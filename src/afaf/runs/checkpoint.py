@@ -19,7 +19,7 @@ import torch
 from afaf import checked
 from afaf.bounds import Whole
 from afaf.errors import FileError, RunError
-from afaf.files import fill, make_folder, remove_parts, write_whole
+from afaf.files import make_folder, remove_parts, write_whole
 from afaf.files.marks import is_ours
 from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in
 from afaf.runs.progress import Position, RunProgress
@@ -93,7 +93,7 @@ class Checkpoints:
             make_folder(self.path)
             self.folder.sync_log()
             data, _ = container.encode(tensors, about)
-            write_whole(path, lambda temporary: fill(temporary, [data]))
+            write_whole(path, data)
             self._good.append(path)
             for old in (*self._good[:-KEPT], *self._unusable):
                 with contextlib.suppress(OSError):

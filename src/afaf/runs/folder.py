@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from afaf.errors import RunError, UnfinishedLine, WriteError
-from afaf.files import append_line, fill, is_part, read_bytes, reason, remove_parts, sync, write_whole
+from afaf.files import append_line, is_part, read_bytes, reason, remove_parts, sync, write_whole
 from afaf.files.lock import NAME as LOCK
 from afaf.files.lock import FolderLock, in_use, is_locked
 from afaf.files.read import RECORD_LIMIT
@@ -101,7 +101,7 @@ class RunFolder:
 
     def write_json(self, name: str, data: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, **data}, indent=1, allow_nan=False) + "\n"
-        write_whole(self.path / name, lambda temporary: fill(temporary, [text.encode()]))
+        write_whole(self.path / name, text.encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
         return read_json(self.path / name)
@@ -132,7 +132,7 @@ class RunFolder:
         if self.log_bytes() <= size:
             return
         kept = _read(self.log_path)[:size]
-        write_whole(self.log_path, lambda temporary: fill(temporary, [kept]))
+        write_whole(self.log_path, kept)
 
 
 def _is_run(about: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from afaf import checked
-from afaf.files import fill, write_output
+from afaf.files import write_output
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Tensors, readable
 from afaf.storage.description import Description, check_tensors, describe
@@ -35,7 +35,7 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path`: whole, or not at all. A file there that is no model of ours is an `OverwriteError`."""
-        write_output(Path(path), "safetensors", lambda part: fill(part, [self.to_bytes()]))
+        write_output(Path(path), "safetensors", self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Model:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import WriteError
-from afaf.files import fill, make_folders, read_bytes, write_whole
+from afaf.files import make_folders, read_bytes, write_whole
 from afaf.files.read import TEXT_LIMIT
 from afaf.streams.sources.source import Source, cache_folder
 from afaf.streams.sources.verify import Inspection, inspect
@@ -69,4 +69,4 @@ def _read() -> dict[str, Any]:
 def _write(notes: dict[str, Any]) -> None:
     with contextlib.suppress(WriteError):  # works without a cache too
         make_folders(_file().parent)
-        write_whole(_file(), lambda part: fill(part, [json.dumps(notes).encode()]))
+        write_whole(_file(), json.dumps(notes).encode())
