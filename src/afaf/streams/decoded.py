@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afaf.errors import DataError
-from afaf.files import fill, make_folders, read_text, remove_parts, write_whole
+from afaf.files import make_folders, read_text, remove_parts, write_whole
 from afaf.streams.sources.images import read_image
 from afaf.streams.sources.source import cache_folder
 from afaf.streams.stored import StoredImages
@@ -76,7 +76,7 @@ def _decode_into(temporary: Path, place: Path, paths: Sequence[Path], shape: tup
             unreadable[number] = str(error)
     report(list(unreadable.values()))
     images.flush()
-    write_whole(place.with_suffix(".json"), lambda part: fill(part, [json.dumps(unreadable).encode()]))
+    write_whole(place.with_suffix(".json"), json.dumps(unreadable).encode())
 
 
 def _check_room(folder: Path, needed: int) -> None:
