@@ -139,9 +139,18 @@ def residual_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
 
 @st.composite
 def worlds(
-    draw: st.DrawFn, *, reuse: bool | None = None, norm: bool = True, unit: str | None = None, strict: bool = False, chain: bool = False
+    draw: st.DrawFn,
+    *,
+    reuse: bool | None = None,
+    norm: bool = True,
+    unit: str | None = None,
+    strict: bool | None = False,
+    chain: bool = False,
 ) -> World:
-    """Random networks (dense, convolutional, residual), random percentages, two to four tasks of one to three classes."""
+    """Random networks (dense, convolutional, residual), random percentages, two to four tasks of one to three classes.
+
+    `reuse` and `strict` are drawn, too, if they are None.
+    """
     conv = draw(st.booleans())
     width = st.integers(6, 14)
     use_norm = norm and draw(st.booleans())
@@ -153,8 +162,9 @@ def worlds(
     elif conv:
         hidden += [Layer("conv", draw(width)) for _ in range(draw(st.integers(0, 1)))]
         hidden.append(Layer("conv", draw(width), after_pool))
+    dense = ("norm", "relu", "dropout") if use_norm and draw(st.booleans()) else ("relu", "dropout")
     if not residual:
-        hidden += [Layer("dense", draw(width), ("relu", "dropout")) for _ in range(draw(st.integers(1 if conv else 2, 2)))]
+        hidden += [Layer("dense", draw(width), dense) for _ in range(draw(st.integers(1 if conv else 2, 2)))]
     hidden.append(Layer("dense", draw(st.integers(16, 28)), ("relu", "dropout")))
     classes = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
     n_tasks = len(classes)
@@ -172,7 +182,7 @@ def worlds(
         "block_gradient": draw(st.booleans()),
         "reset_importance": draw(st.booleans()),
         "norm_moves": draw(st.booleans()),
-        "strict": strict,
+        "strict": draw(st.booleans()) if strict is None else strict,
     }
     settings = Settings(LearnSettings(epochs=3, batch_size=4, lr=0.1), sparse)
     method: Method[Any]

@@ -49,6 +49,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "packnet, adamw": ("packnet", {"method.share": 30.0, "method.retrain_epochs": 2, "learn.optimiser": "adamw", "learn.lr": 0.005}),
     "isolated, convolutions": ("isolated", {**CONV, "method.share": 30.0}),
     "ridge": ("ridge", {"method.features": "trunk"}),
+    "afaf-plus": ("afaf-plus", {"learn.epochs": 2, "parts.filters": 4, "parts.patch": 3, "parts.held_out": 0.25}),
 }
 
 

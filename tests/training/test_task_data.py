@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from afaf.errors import DataError
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.cuda.kernels import can_crop
 from afaf.training.task_data import PAD, RngScope, TaskData
@@ -45,6 +46,27 @@ def test_crops_are_windows_of_the_reflected_image() -> None:
         seen.add(matches[0])
     assert len(seen) > 25
     assert len({flip for _, _, flip in seen}) == 2
+
+
+def test_rotations_are_those_of_the_cropped_image() -> None:
+    """Sample 4 i + v is image i as it would be cropped without rotations, turned v times; its label is the image's plus v."""
+    split = Split(colour_split().images, 4 * np.arange(6))
+    plain, turned = (TaskData([(split, Preparation(augment="crop-flip"))], rotations=n) for n in (1, 4))
+    for scope in (None, RngScope(0, 1, 0, 3)):
+        x, labels = turned.batch(torch.arange(24), scope)
+        upright, _ = plain.batch(torch.arange(6), scope)
+        for sample in range(24):
+            assert torch.equal(x[sample], torch.rot90(upright[sample // 4], sample % 4, (1, 2)))
+        assert labels.tolist() == list(range(24))
+    order = turned.order(RngScope(0, 1)).reshape(6, 4)
+    assert torch.equal(order % 4, torch.arange(4).expand(6, 4))  # a step has all rotations of its images
+    assert torch.equal(order[:, 0] // 4, plain.order(RngScope(0, 1)))
+
+
+def test_images_that_are_not_square_have_no_rotations() -> None:
+    split = colour_split()
+    with pytest.raises(DataError, match=r"parts\.rotations"):
+        TaskData([(Split(split.images[:, :6], split.labels), Preparation())], rotations=4)
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 4, 5])

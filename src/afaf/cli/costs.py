@@ -115,7 +115,7 @@ def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
 def in_bytes(count: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
-            return f"{count / size:.1f} {unit}"
+            return f"{count / size:.3g} {unit}"
     return f"{count} B"
 
 

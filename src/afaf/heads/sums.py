@@ -65,6 +65,9 @@ class Sums:
         totals = (a.totals - b.totals) * (counts > 0)[:, None]  # a class without images leaves no rounding behind
         return Sums(counts, totals, a.gram - b.gram)
 
+    def to(self, device: torch.device) -> Sums:
+        return Sums(self.counts.to(device), self.totals.to(device), self.gram.to(device))
+
     def with_classes(self, classes: int) -> Sums:
         more = classes - self.classes
         return replace(self, counts=F.pad(self.counts, (0, more)), totals=F.pad(self.totals, (0, 0, 0, more))) if more else self

@@ -11,6 +11,7 @@ from afaf.methods.base import Method
 
 BUILT_IN = {
     "afaf": "afaf.methods.afaf:AFAF",
+    "afaf-plus": "afaf.methods.afaf:AFAFPlus",
     "spacenet": "afaf.methods.spacenet:SpaceNet",
     "packnet": "afaf.methods.packnet:PackNet",
     "ewc": "afaf.methods.ewc:EWC",

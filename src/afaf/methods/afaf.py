@@ -27,7 +27,7 @@ from afaf.training.learner import Learner
 @dataclass(frozen=True)
 class AFAFOptions(SpaceNetOptions):
     first_reuse: Annotated[int, Within(2)] = 3  # the first task that reuses
-    l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, and L-1 as an ablation
+    l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, L-1 as an ablation; 1 under strict isolation
     candidates: Rule = "most"  # most: highest mean activation; random and lowest are ablations
     candidate_share: Percent = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
     candidates_in_last_hidden: bool = False  # ablation: candidates among the sources of the output weights
@@ -46,10 +46,10 @@ class AFAF(SpaceNet[AFAFOptions]):
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options = self.options
-        if not 2 <= options.l_reuse <= spec.E:
+        if not (1 if self.strict else 2) <= options.l_reuse <= spec.E:
             raise ConfigError(
                 f"method.l_reuse = {options.l_reuse} is outside 2..{spec.E}: network '{spec.name}' has weights W_1..W_{spec.E} "
-                f"(2..{spec.E - 1} as the paper allows, {spec.E} as its ablation)"
+                f"(2..{spec.E - 1} as the paper allows, {spec.E} as its ablation; 1 with method.strict)"
             )
         super().check(spec, outline)
 
@@ -89,3 +89,11 @@ class AFAF(SpaceNet[AFAFOptions]):
             return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}
         streams = [s for s in spec.streams_from(options.l_reuse) if s != last_hidden or options.candidates_in_last_hidden]
         return {s: choose(s, share(options.candidate_share, request.sizes.alloc[s])) for s in streams}
+
+
+class AFAFPlus(AFAF):
+    """AFAF with what pays beyond the paper. The method is the same: its preset switches the parts on (runs/presets/plus.py)."""
+
+    name = "afaf-plus"
+    summary = "AFAF with strict isolation, a better recipe, rotation self-labels and a router (beyond the paper)"
+    actions = Actions("all pairs among neurons of the task's own", "the task's own connections", "every neuron used", "no, with its preset")

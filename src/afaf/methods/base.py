@@ -25,8 +25,8 @@ class TaskContext:
     """The data of one training: usually one task; all of them for joint training."""
 
     task: int
-    classes: tuple[int, ...]
-    data: TaskData
+    classes: tuple[int, ...]  # output rows: a row for each class, or with rotation self-labels four
+    data: TaskData  # labelled by output row
     held_out: TaskData | None = None  # images that are not learned from, for the plateau schedule
     warn: Callable[[str], None] = warnings.warn  # warns the user; a run stores the message with its results
 
@@ -93,10 +93,10 @@ class Method(CostModel, Generic[O]):
 
     def _plan(self, learner: Learner, context: TaskContext, loss_over: LossOver, **rest: Any) -> LearningPlan:
         """Cross-entropy over some outputs, learned as the settings say."""
-        outputs = outputs_in_loss(loss_over, context.classes, learner.seen_classes, learner.network.spec.n_classes)
+        outputs = outputs_in_loss(loss_over, context.classes, learner.seen_rows, learner.network.spec.n_classes)
         loss = CrossEntropy(outputs, learner.network.spec.n_classes, learner.network.device)
         learn = self.settings.learn
-        how: dict[str, Any] = {"epochs": learn.epochs, "batch_size": learn.batch_size, "lr": learn.lr}
+        how: dict[str, Any] = {"epochs": learn.epochs, "batch_size": learn.batch_size * context.data.rotations, "lr": learn.lr}
         how |= {"optimiser": learn.optimiser_of_plan(), "schedule": learn.schedule_of_plan()}
         return LearningPlan(task=context.task, loss=loss, outputs=outputs, **(how | rest))
 

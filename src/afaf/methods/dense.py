@@ -53,4 +53,4 @@ class DenseMethod(DenseCosts, Method[D]):
         )
 
     def _moving_classes(self, learner: Learner, context: TaskContext) -> tuple[int, ...]:
-        return context.classes if self.options.loss_over == "task" else learner.seen_classes
+        return context.classes if self.options.loss_over == "task" else learner.seen_rows

@@ -42,7 +42,7 @@ class LwF(DistillationCosts, StrengthMethod[LwFOptions]):
         teacher = find(learner.memory, "teacher")
         if not teacher or self.strength == 0:
             return plan
-        earlier = tuple(sorted(set(learner.seen_classes) - set(context.classes)))
+        earlier = tuple(sorted(set(learner.seen_rows) - set(context.classes)))
         parameters = as_parameters(teacher)
         spec = learner.network.spec.with_classes(len(parameters.biases[-1]))
         plan.loss = total(plan.loss, distillation(self.strength, spec, parameters, earlier, self.options.temperature))

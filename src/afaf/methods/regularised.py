@@ -85,7 +85,7 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
 
     def estimate(self, learner: Learner, context: TaskContext) -> Named:
         """How important each parameter is to this task, among the outputs of all classes seen so far."""
-        measure = self.measure(learner, context, torch.tensor(sorted(learner.seen_classes), device=learner.network.device))
+        measure = self.measure(learner, context, torch.tensor(sorted(learner.seen_rows), device=learner.network.device))
         measured = learner.network, context.data, measure, type(self).size
         if self.options.estimator == "per-sample":
             return per_sample_importance(*measured)

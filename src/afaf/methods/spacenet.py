@@ -62,6 +62,7 @@ class SpaceNet(SparseMethod[S]):
         unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
         moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
         norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
+        rewire = self._rewire(learner, context.task)
         return self._plan(
             learner,
             context,
@@ -74,8 +75,8 @@ class SpaceNet(SparseMethod[S]):
             grad_mask=unfixed if options.block_gradient else {},
             masked_outputs=~rows_of(learner, context.classes),
             logits_only=True,
-            importance=True,
-            rewire=self._rewire(learner, context.task),
+            importance=rewire is not None or not self.strict,  # strict isolation fixes all neurons, important or not
+            rewire=rewire,
             rewire_until=self.settings.sparse.rewire_until,
             rewire_repeats=True,
         )
@@ -94,7 +95,7 @@ class SpaceNet(SparseMethod[S]):
         return moving | {l: own_neurons(spec, record, spec.edge(l).target, unfixed) for l in range(record.l_reuse, spec.E)}
 
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
-        """Drop and grow; nothing where the task has no new connections but the output's."""
+        """Drop and grow; None where no connection could move."""
         reset, spec = self.options.reset_importance, learner.network.spec
         cycle = DropAndGrow(spec, learner.ledger, task, drop_percent=self.settings.sparse.drop, reset_importance=reset)
         return (lambda learner, _: cycle(learner.network, learner.ledger, learner.importance)) if cycle.fields else None

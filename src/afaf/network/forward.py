@@ -76,7 +76,7 @@ class Training(Mode):
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     norm_moves: bool = True
     neurons: dict[int, Tensor] = field(default_factory=dict)  # indices of the kept neurons; absent if all are kept
-    norm_neurons: dict[int, Tensor] | None = None  # neuron layer -> 1 where batch statistics are used, if norms move; None: everywhere
+    norm_neurons: Mapping[int, Tensor | bool] | None = None  # neuron layer -> which use batch statistics, if norms move; None: all
 
     def cut(self, layer: int, z: Tensor) -> Tensor:
         if layer in self.grad_mask and z.requires_grad:

@@ -240,6 +240,7 @@ class BatchNorm(Operation):
         if by_batch is True:
             return self._normalise(h, norm, training=True)
         assert norm is not None
+        assert isinstance(by_batch, Tensor)
         still, moved = (Norm(norm.gain, norm.shift, norm.mean.clone(), norm.var.clone()) for _ in range(2))  # what backward reads stays
         mask = by_batch.bool()
         shaped = mask.reshape(-1, *[1] * (h.dim() - 2))

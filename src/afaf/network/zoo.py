@@ -19,7 +19,7 @@ from afaf.network.forward import Parameters
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.tracing import trace, traced_values
 
-Norm = Literal["none", "batch"]
+Norm = Literal["none", "batch", "each"]  # each: in every hidden layer, before its ReLU
 DropoutAt = Literal["code", "paper"]
 Given = nn.Module | tuple[Layer, ...]  # a network as a program hands it over
 Architecture = Callable[..., Given]
@@ -29,26 +29,32 @@ def alexnet(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 64
     """The paper's network. Dropout sits where the authors' code has it (three places) or where the paper's table has it (two);
     with batch norm, after each of the two pools, there is no dropout."""
     ops: list[tuple[str, ...]]
+    first: tuple[str, ...] = ("relu",)
     if norm == "batch":
         ops = [("relu", "pool", "norm"), ("relu", "pool", "norm"), ("relu",), ("relu",)]
+    elif norm == "each":
+        first = ("norm", "relu")
+        ops = [(*first, "pool"), (*first, "dropout", "pool"), (*first, "dropout"), (*first, "dropout")]
     elif dropout_at == "paper":
         ops = [("relu", "pool", "dropout"), ("relu", "pool"), ("relu", "dropout"), ("relu",)]
     else:
         ops = [("relu", "pool"), ("relu", "dropout", "pool"), ("relu", "dropout"), ("relu", "dropout")]
-    maps = (Layer("conv", 64), Layer("conv", 128, ops[0]), Layer("conv", 256, ops[1]))
+    maps = (Layer("conv", 64, first), Layer("conv", 128, ops[0]), Layer("conv", 256, ops[1]))
     return _scaled((*maps, Layer("dense", 2048, ops[2]), Layer("dense", 2048, ops[3])), width, 64)
 
 
 def small_cnn(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
     """Two convolutions and two dense layers: for 8x8 digits on a laptop, and for pictures of what the method does."""
-    after_pool = ("relu", "pool", "norm") if norm == "batch" else ("relu", "pool")
-    dense = ("relu",) if norm == "batch" else ("relu", "dropout")
-    return _scaled((Layer("conv", 32), Layer("conv", 64, after_pool), Layer("dense", 256, dense), Layer("dense", 256, dense)), width, 32)
+    before = ("norm", "relu") if norm == "each" else ("relu",)
+    after_pool = (*before, "pool", "norm") if norm == "batch" else (*before, "pool")
+    dense = ("relu",) if norm == "batch" else (*before, "dropout")
+    layers = (Layer("conv", 32, before), Layer("conv", 64, after_pool), Layer("dense", 256, dense), Layer("dense", 256, dense))
+    return _scaled(layers, width, 32)
 
 
 def mlp(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 400) -> tuple[Layer, ...]:
     """Two dense layers, for vectors and small images."""
-    ops = ("relu", "norm") if norm == "batch" else ("relu", "dropout")
+    ops = {"none": ("relu", "dropout"), "batch": ("relu", "norm"), "each": ("norm", "relu", "dropout")}[norm]
     return (Layer("dense", width, ops), Layer("dense", width, ops))
 
 
@@ -74,7 +80,7 @@ def resnet18_imagenet(norm: Norm = "batch", dropout_at: DropoutAt = "code", widt
 
 def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
     """Simonyan and Zisserman, 2015, without its dense layers: eight 3x3 convolutions, five pools, a mean over what is left."""
-    ops = ("norm", "relu") if norm == "batch" else ("relu",)
+    ops = ("relu",) if norm == "none" else ("norm", "relu")
     plan = ((1, True), (2, True), (4, False), (4, True), (8, False), (8, True), (8, False), (8, True))
     layers = [Layer("conv", factor * width, (*ops, "pool") if pool else ops, padding=1) for factor, pool in plan]
     return (*layers[:-1], replace(layers[-1], ops=(*ops, "pool", "global-mean")))
@@ -92,7 +98,7 @@ def mobilenet_like(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: 
 
 def _residual(blocks: tuple[int, ...], norm: Norm, width: int, photographs: bool = False) -> tuple[Layer, ...]:
     """Stages of basic blocks; from one stage to the next the maps double in number and halve in height and width."""
-    before, after = (("norm", "relu"), ("norm",)) if norm == "batch" else (("relu",), ())
+    before, after = (("relu",), ()) if norm == "none" else (("norm", "relu"), ("norm",))
     stem = Layer("conv", width, (*before, "pool(3,2,1)"), 7, 2, 3) if photographs else Layer("conv", width, before, padding=1)
     layers = [stem]
     for stage, count in enumerate(blocks):

@@ -21,6 +21,7 @@ from afaf.errors import ConfigError, unknown
 from afaf.evaluation.predict import EvaluateSettings
 from afaf.files import read_text
 from afaf.network.zoo import DropoutAt, Norm
+from afaf.runs.parts import PartsSettings
 from afaf.streams.tasks import Augment
 from afaf.training.engines import EngineName, Precision
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
@@ -75,6 +76,7 @@ class Config:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     learn: LearnSettings = field(default_factory=LearnSettings)
     sparse: SparseSettings = field(default_factory=SparseSettings)
+    parts: PartsSettings = field(default_factory=PartsSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     run: RunSettings = field(default_factory=RunSettings)
 

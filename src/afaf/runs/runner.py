@@ -25,6 +25,7 @@ from afaf.runs.events import EpochEnded, OnEvent, RunResumed, RunStarted, StateR
 from afaf.runs.failure import explain_errors
 from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.job import Job
+from afaf.runs.parts import Parts
 from afaf.runs.progress import Position, RunProgress, RunState
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, restrict, set_up
@@ -121,7 +122,9 @@ class Run:
         self.folder, self.emit, self.stop = folder, on_event, stop or StopToken()
         self.task_groups = self.method.task_groups(len(stream))
         spec = setup.spec.with_classes(setup.first_output_rows(stream.outline))
-        self.learner = Learner.fresh(Network(spec, job.seed, self.device, initial=setup.initial), self.method.unit)
+        outputs_per_class = self.config.parts.outputs_per_class
+        self.learner = Learner.fresh(Network(spec, job.seed, self.device, initial=setup.initial), self.method.unit, outputs_per_class)
+        self.parts = Parts(self.config.parts, job.seed, self.device, self.learner.network.dtype)
         self.engine = find_engine(self.config.run.engine, self.device, self.config.run.precision)
         if self.config.run.chunk is not None and hasattr(self.engine, "chunk_bytes"):
             self.engine.chunk_bytes = self.config.run.chunk << 20
@@ -163,7 +166,8 @@ class Run:
     def _planned_epochs(self) -> list[int]:
         """The epochs of every phase of every task; `learn.epochs` each for a method that does not predict its costs."""
         try:
-            return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, self.stream.outline)]
+            outputs = self.config.parts.outputs(self.stream.outline)
+            return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, outputs)]
         except ConfigError:
             return [self.config.learn.epochs] * (len(self.task_groups) * self.method.phases)
 
@@ -184,13 +188,13 @@ class Run:
     def _learn(self, numbers: tuple[int, ...]) -> None:
         """Learn one task (all of them for joint training), or the rest of it after `self.position`."""
         tasks = [self.stream[number - 1] for number in numbers]
-        classes = tuple(c for task in tasks for c in task.classes)
         self.emit(TaskStarted(self.job, numbers, tuple(name for task in tasks for name in task.class_names)))
         self._learning = time.perf_counter()
-        feed = self._feed([(task.train, task.preparation) for task in tasks])
+        prepared = self.parts.prepare(tasks)
         held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks]) if self.config.learn.plateau else None
-        context = TaskContext(numbers[-1], classes, feed, held_out, self._warn)
+        context = TaskContext(numbers[-1], prepared.rows, prepared.data, held_out, self._warn)
         train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position)
+        self.parts.finish(prepared, self.learner, self.method.predictor(self.learner))
         self.progress.seconds_learning += time.perf_counter() - self._learning
 
     def _evaluate(self, numbers: tuple[int, ...]) -> None:
@@ -202,7 +206,8 @@ class Run:
         progress.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
         progress.task_id[last - 1] = float(np.mean([score.task_id for score in scores]))
         progress.confusion = np.concatenate([score.confusion for score in scores]).tolist()
-        if last < len(self.stream) and self.learner.network.spec.n_classes > self.stream[last].classes[-1]:
+        rows = self.learner.network.spec.n_classes
+        if last < len(self.stream) and rows > self.stream[last].classes[-1] * self.learner.outputs_per_class:
             progress.before[last] = self._score(self.stream[last]).task_il
         self._warn_if_guessing(numbers)
         self.emit(TaskEnded(self.job, numbers, progress.R[last - 1], progress.R_task_il[last - 1]))
@@ -249,9 +254,10 @@ class Run:
 
     def _score(self, task: Task) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
-        predict, predict_task = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
-        seen, settings = self.learner.seen_classes, self.config.evaluate
-        return score_task(predict, feed, task.classes, seen, settings, None if predict_task is predict else predict_task)
+        general, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
+        predict = self.parts.predictor(self.learner, general)
+        predict_task = None if general is known else self.parts.predictor(self.learner, known)
+        return score_task(predict, feed, task.classes, self.learner.seen_classes, self.config.evaluate, predict_task)
 
     def _feed(self, parts: list[Any]) -> TaskData:
         return TaskData(parts, self.device, self.learner.network.dtype)
@@ -259,7 +265,7 @@ class Run:
     def _warn_if_guessing(self, numbers: tuple[int, ...]) -> None:
         """Warn once if the network has collapsed; before that, of each task that was hardly learned."""
         task, last, R, sizes = numbers[-1], self.progress.last_epoch, self.progress.R_task_il, self.stream.outline.classes_per_task
-        classes = sum(sizes[number - 1] for number in numbers)
+        classes = len(self.learner.classes_of[task])
         if has_collapsed(R[: task - 1], sizes):
             return
         if has_collapsed(R[:task], sizes):

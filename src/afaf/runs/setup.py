@@ -41,6 +41,7 @@ class Setup:
 
     def first_output_rows(self, outline: Outline) -> int:
         """Output rows the network begins with: those of the whole stream, or of the first task."""
+        outline = self.config.parts.outputs(outline)
         if self.config.network.outputs == "reserved":
             return outline.n_classes
         first = self.method.task_groups(len(outline))[0]
@@ -55,9 +56,11 @@ def set_up(
     config = build_config(kind.Options, *with_presets(outline, kind, tables, network))
     chosen, given = config.network, config.network.name if network is None else network
     options = {"norm": chosen.norm, "dropout_at": chosen.dropout_at, "width": chosen.width}
-    spec = describe(given, outline.input_shape, outline.n_classes, dropout=chosen.dropout, **options)
+    outputs = config.parts.outputs(outline)
+    config.parts.check(outline.input_shape)
+    spec = describe(given, outline.input_shape, outputs.n_classes, dropout=chosen.dropout, **options)
     built = kind(config.method, config.settings)
-    built.check(spec, outline)
+    built.check(spec, outputs)
     return Setup(built, config, spec, module_values(given, spec, **options) if chosen.weights == "module" else None)
 
 
@@ -73,4 +76,5 @@ def costs_of(job: Job) -> Costs:
     job.check()
     outline = job.outline()
     setup = set_up(outline, job.method_class, *job.tables, network=job.network)
-    return predict_costs(setup.spec, outline, setup.method)
+    parts = setup.config.parts
+    return parts.add_costs(predict_costs(setup.spec, parts.outputs(outline), setup.method), setup.spec, outline)

@@ -48,6 +48,7 @@ class Description:
     snapshots: tuple[Count, ...]
     records: tuple[RecordAbout, ...]
     dtype: Literal["F64", "F32", "F16", "BF16"] | None = None  # of the network's numbers; the first format did not state it
+    outputs_per_class: Count = 1
     memory: tuple[str, ...] | None = None  # names in order; the first format did not state them: the file's order
 
     @classmethod
@@ -96,6 +97,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "keeps_past": ledger.keeps_past,
         "classes_of": {str(task): list(classes) for task, classes in learner.classes_of.items()},
         "tasks_learned": learner.tasks_learned,
+        "outputs_per_class": learner.outputs_per_class,
         "snapshots": sorted(network.snapshots),
         "records": [
             {"task": record.task, "l_reuse": record.l_reuse, "classes": [c.class_id for c in record.classes]} for record in ledger.records

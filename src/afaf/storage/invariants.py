@@ -55,7 +55,7 @@ def _owners(learner: Learner) -> Iterator[str]:
         strangers = learner.ledger.owner(l) > begun
         if bool(strangers.any()):
             yield f"W_{l}: {int(strangers.sum()):,} places belong to tasks that have not begun"
-    seen = learner.seen_classes
+    seen = learner.seen_rows
     if len(seen) != len(set(seen)):
         yield "a class belongs to two tasks"
 

@@ -113,6 +113,7 @@ def build(about: Description, tensors: Tensors, device: torch.device) -> Learner
     names = about.memory if about.memory is not None else [n.removeprefix("memory/") for n in tensors if n.startswith("memory/")]
     learner.memory = {name: tensors[f"memory/{name}"] for name in names}
     ledger.keeps_past, learner.classes_of, learner.tasks_learned = about.keeps_past, dict(about.classes_of), about.tasks_learned
+    learner.outputs_per_class = about.outputs_per_class
     _build_training(learner, tensors)
     return learner
 

@@ -48,9 +48,11 @@ class DropAndGrow:
         self.task, self.reset_importance = task, reset_importance
         record = ledger.record_of(task)
         assert record is not None, f"task {task} has no sub-network"
-        self.fields = [Field.of(spec.edge(l), ledger, l, record) for l in range(record.l_reuse, spec.E)]
-        owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in self.fields]).tolist() if self.fields else []
-        self.dropped = [share(drop_percent, count) for count in owned]
+        fields = [Field.of(spec.edge(l), ledger, l, record) for l in range(record.l_reuse, spec.E)]
+        owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in fields]).tolist() if fields else []
+        counts = [share(drop_percent, count) for count in owned]
+        moves = [i for i, count in enumerate(counts) if count and owned[i] < len(fields[i].flat)]  # of a full field all would grow again
+        self.fields, self.dropped = [fields[i] for i in moves], [counts[i] for i in moves]
 
     def __call__(self, network: Network, ledger: Ledger, importance: Importance) -> None:
         for field, count in zip(self.fields, self.dropped, strict=True):

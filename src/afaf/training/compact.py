@@ -98,7 +98,11 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
         above = {s: cone[s] if s >= top else marked[s] for s in spec.streams}
         cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
-    by_stream = {s: rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device)) for s, neurons in cone.items()}
+    own_norms = plan.norm_neurons is not None  # then free neurons are better company than fixed ones, see `_by_batch`
+    by_stream = {}
+    for s, neurons in cone.items():
+        free = ~ledger.is_fixed(s) if own_norms and s in spec.hidden_streams else None
+        by_stream[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), free)
     return {number: by_stream[layer.stream] for number, layer in enumerate(spec.layers, 1)}
 
 
@@ -122,7 +126,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
             [_part(weight, kept, edge) for weight, edge in zip(whole.parameters.weights, spec.edges, strict=True)],
             [bias[kept[edge.target]] for bias, edge in zip(whole.parameters.biases, spec.edges, strict=True)],
             {
-                layer: norm if len(kept[layer]) == len(norm.gain) else norm.part(kept[layer])
+                layer: norm if plan.norm_neurons is None and len(kept[layer]) == len(norm.gain) else norm.part(kept[layer])
                 for layer, norm in whole.parameters.norms.items()
             },
         ),
@@ -133,14 +137,26 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         moving={l: _part(mask, kept, spec.edge(l)) for l, mask in whole.moving.items()},
         biases={l: mask[kept[spec.edge(l).target]] for l, mask in plan.biases.items()},
         norms={layer: mask[kept[layer]] for layer, mask in plan.norms.items()},
-        norm_neurons=None if plan.norm_neurons is None else {layer: mask[kept[layer]] for layer, mask in plan.norm_neurons.items()},
-        grad_mask={l: mask[kept[l]] for l, mask in plan.grad_mask.items()},
+        norm_neurons=_by_batch(learner, plan, kept),
+        grad_mask={l: part for l, mask in plan.grad_mask.items() if not bool((part := mask[kept[l]]).all())},
         entry=trunk_top(learner, plan) if plan.in_part else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
         resting=None if all_rows else whole.parameters.biases[-1],
         buffers={name: _gathered(spec, name, tensor, kept) for name, tensor in whole.buffers.items()},
     )
+
+
+def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Tensor | bool] | None:
+    """Where the plan lets norms belong to neurons: which of the kept ones use the batch's statistics in a step.
+
+    Free neurons that the task has not selected lead nowhere. So they may use them, too, which is simpler where no fixed neuron is kept;
+    `scatter` leaves their statistics as they were.
+    """
+    if plan.norm_neurons is None:
+        return None
+    fixed = {layer: learner.ledger.is_fixed(layer)[kept[layer]] for layer in plan.norm_neurons}
+    return {layer: True if not bool(fixed[layer].any()) else (~fixed[layer]).to(mask.dtype) for layer, mask in plan.norm_neurons.items()}
 
 
 def _gathered(spec: NetworkSpec, name: str, buffer: Tensor, kept: Kept) -> Tensor:
@@ -187,8 +203,9 @@ def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
     for layer, norm in network.parameters.norms.items():
         part = work.parameters.norms[layer]
         if part is not norm and work.plan.norm_changes(layer):
+            own = None if work.plan.norm_neurons is None else work.plan.norm_neurons[layer][kept[layer]].bool()
             for whole, new in zip(norm.tensors().values(), part.tensors().values(), strict=True):
-                whole[kept[layer]] = new
+                whole[kept[layer]] = new if own is None else torch.where(own, new, whole[kept[layer]])
     for name, buffer in work.buffers.items():
         _, kind, number = name.split("/")
         if kind == "weight":

@@ -21,22 +21,30 @@ class Learner:
     ledger: Ledger
     importance: Importance
     memory: dict[str, Tensor] = field(default_factory=dict)  # Fisher, teacher, Gram ...; "weights/..." and "biases/..." are the model's
-    classes_of: dict[int, tuple[int, ...]] = field(default_factory=dict)  # task number -> class ids, of the tasks begun
+    classes_of: dict[int, tuple[int, ...]] = field(default_factory=dict)  # task number -> its output rows, of the tasks begun
     tasks_learned: int = 0
     optimiser_state: dict[str, Tensor] = field(default_factory=dict)  # BUFFER/PARAMETER, of the phase that is being learned
+    outputs_per_class: int = 1  # class c has the output rows from `c x outputs_per_class` on; more than one with rotation self-labels
 
     @classmethod
-    def fresh(cls, network: Network, unit: Unit = "connection") -> Learner:
+    def fresh(cls, network: Network, unit: Unit = "connection", outputs_per_class: int = 1) -> Learner:
         ledger = Ledger(network.spec, unit, network.device)
-        return cls(network, ledger, Importance.zeros(network.spec, ledger, network.dtype))
+        importance = Importance.zeros(network.spec, ledger, network.dtype)
+        return cls(network, ledger, importance, outputs_per_class=outputs_per_class)
 
     @property
     def seed(self) -> int:
         return self.network.seed
 
     @property
+    def seen_rows(self) -> tuple[int, ...]:
+        """The output rows of the tasks begun."""
+        return tuple(row for rows in self.classes_of.values() for row in rows)
+
+    @property
     def seen_classes(self) -> tuple[int, ...]:
-        return tuple(c for classes in self.classes_of.values() for c in classes)
+        """The class ids of the tasks begun."""
+        return tuple(dict.fromkeys(row // self.outputs_per_class for row in self.seen_rows))
 
     @property
     def params(self) -> int:

@@ -6,7 +6,7 @@ A `Workspace` is that part: the whole network as it is (eager), or the neurons t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +34,7 @@ class Workspace:
     moving: dict[int, Tensor]  # l of W_l -> 1 where a weight moves
     biases: dict[int, Tensor]
     norms: dict[int, Tensor]
-    norm_neurons: dict[int, Tensor] | None
+    norm_neurons: Mapping[int, Tensor | bool] | None
     grad_mask: dict[int, Tensor]
     entry: int = 1  # steps begin at this layer; below is a trunk that does not train
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> indices of the kept neurons; absent if all are kept

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from afaf.errors import DataError
 from afaf.randomness import generator, integers_at, key
 from afaf.streams.stored import StoredImages
 from afaf.streams.tasks import Preparation, Split
@@ -37,9 +38,10 @@ class RngScope:
 
 
 class TaskData:
-    """Images (n, channels, height, width) or vectors (n, features), with their class ids, ready to be cut into batches.
+    """Images (n, channels, height, width) or vectors (n, features), with their labels (output rows), ready to be cut into batches.
 
-    Several parts may be joined, each with its own preparation.
+    Several parts may be joined, each with its own preparation. With `rotations` = 4, sample 4 i + v is image i turned v times by 90
+    degrees, and its label is v more than the image's; without, a sample is an image.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class TaskData:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         resident_bytes: int = RESIDENT_BYTES,
+        rotations: int = 1,
     ):
         self.device, self.dtype = torch.device(device), dtype
         channels = max(1 if split.images.ndim == 2 else preparation.channels or split.images.shape[-1] for split, preparation in parts)
@@ -65,7 +68,11 @@ class TaskData:
         else:
             stored = _alike([np.asarray(split.images) for split, _ in parts])
             self.images = torch.from_numpy(np.concatenate([_channels_first(part, None if same else channels) for part in stored])).to(at)
-        self.labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts])).to(self.device)
+        if rotations > 1 and (self.images.dim() != 4 or self.images.shape[2] != self.images.shape[3]):
+            raise DataError(f"rotations need square images; these are {tuple(self.images.shape[1:])}: set parts.rotations=false")
+        self.rotations = rotations
+        labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts]))
+        self.labels = (labels[:, None] + torch.arange(rotations)).flatten().to(self.device)
         preparations = list(dict.fromkeys(preparation for _, preparation in parts))
         group = np.repeat([preparations.index(preparation) for _, preparation in parts], [len(split) for split, _ in parts])
         self._group = torch.from_numpy(group).to(self.device)
@@ -88,12 +95,14 @@ class TaskData:
         return len(self.labels)
 
     def order(self, scope: RngScope) -> Tensor:
-        """The order in which an epoch sees the images."""
+        """The order in which an epoch sees the samples: all rotations of an image together."""
         draw = generator(scope.seed, "order", scope.task, scope.phase, scope.epoch)
-        return torch.randperm(len(self), generator=draw).to(self.device)
+        order = torch.randperm(len(self) // self.rotations, generator=draw)
+        return (order[:, None] * self.rotations + torch.arange(self.rotations)).flatten().to(self.device)
 
-    def batch(self, index: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
-        """The images at `index` and their class ids; with a scope they are augmented, keyed by it."""
+    def batch(self, samples: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
+        """The samples of these numbers and their labels; with a scope they are augmented, keyed by it and by image."""
+        index = samples // self.rotations if self.rotations > 1 else samples
         x = self._cropped(index, scope) if scope and self.crops else self.images[self._places(index)]
         group = self._group[index] if len(self.mean) > 1 else 0
         x = (x.to(self.device).to(self.dtype) - self.mean[group]) / self.std[group]
@@ -101,14 +110,14 @@ class TaskData:
             x = self._resized(x, index, scope)
         if self.channels is not None and x.shape[1] != self.channels:
             x = x.expand(-1, self.channels, -1, -1)
-        return x, self.labels[index]
+        return (_turned(x, samples % self.rotations) if self.rotations > 1 else x), self.labels[samples]
 
     def batches(self, size: int = 512, class_id: int | None = None) -> Iterator[Tensor]:
-        """All images, or those of a class, un-augmented and in order."""
-        index = torch.arange(len(self), device=self.device)
+        """All samples, or those of one label, un-augmented and in order."""
+        samples = torch.arange(len(self), device=self.device)
         if class_id is not None:
-            index = index[self.labels == class_id]
-        for part in index.split(size):
+            samples = samples[self.labels == class_id]
+        for part in samples.split(size):
             yield self.batch(part)[0]
 
     def _places(self, index: Tensor) -> Tensor:
@@ -143,6 +152,16 @@ class TaskData:
         return self.images[
             self._places(index)[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]
         ]
+
+
+def _turned(x: Tensor, turns: Tensor) -> Tensor:
+    """Each image turned as by `torch.rot90`, so many times: one gather."""
+    size = x.shape[2]
+    y, z = torch.meshgrid(*[torch.arange(size, device=x.device)] * 2, indexing="ij")
+    end = size - 1
+    rows, columns = torch.stack([y, z, end - y, end - z]), torch.stack([z, end - y, end - z, y])
+    places = (rows * size + columns).flatten(1)[turns]
+    return x.flatten(2).gather(2, places[:, None].expand(-1, x.shape[1], -1)).reshape(x.shape)
 
 
 def _one_file(parts: Sequence[tuple[Split, Preparation]]) -> NDArray[np.uint8] | None:

@@ -13,6 +13,7 @@ from afaf.errors import ConfigError
 from afaf.methods.base import Method
 from afaf.network.spec import Edge, Layer, NetworkSpec
 from afaf.network.zoo import describe, network_name, own_norm
+from afaf.runs.presets.plus import is_plus, plus_table
 from afaf.streams.tasks import Outline
 
 BATCH_SIZE = 32
@@ -60,7 +61,10 @@ def with_presets(
         if name not in (None, network_name(network)):
             raise ConfigError(f"two networks are given, network.name={name} and network={network_name(network)}: leave one out")
         given.append({"network": {"name": network_name(network)}})
-    elif outline.name in preset_names() and not strict and name in (None, _given(presets, "network", "name")):
+    if is_plus(method):
+        own = _given(presets, "network", "name")
+        return [plus_table(outline, own, _given(given, "network", "name") or own, _given(given, "network", "width")), *given]
+    if network is None and outline.name in preset_names() and not strict and name in (None, _given(presets, "network", "name")):
         return [*presets, *given]
     chosen = network if network is not None else name or _given(presets, "network", "name")
     how_to_learn = [{section: table[section] for section in table if section not in ("network", "sparse", "method")} for table in presets]

@@ -19,7 +19,6 @@ from torch import Tensor
 from afaf.training.compact import (
     CACHE_BYTES,
     CHUNK_BYTES,
-    CompactEngine,
     Trunk,
     gather,
     neurons_last,
@@ -30,7 +29,7 @@ from afaf.training.compact import (
 )
 from afaf.training.cuda import kernels
 from afaf.training.cuda.streams import CAPTURE_LOCK, stream_for
-from afaf.training.cuda.workspace import MixedPrecisionWorkspace
+from afaf.training.cuda.workspace import DeviceWorkspace, MixedPrecisionWorkspace
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
 from afaf.training.optimisers import Coefficients
@@ -54,9 +53,6 @@ class GraphedEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
-        if data.device.type == "cuda" and not learner.network.spec.is_chain:  # the kernels know chains only; see docs/performance.md
-            CompactEngine(self.precision, self.chunk_bytes, self.cache_bytes).learn(learner, plan, data, on_epoch, first_epoch)
-            return
         start_optimiser(learner, plan, first_epoch)
         kept = neurons_that_matter(learner, plan)
         with at_work(self.precision, learner.network.device):
@@ -100,8 +96,7 @@ class GraphRunner:
     def __init__(self, work: Workspace, data: TaskData, engine: GraphedEngine):
         self.data, self.device = data, data.device
         dtype = torch.bfloat16 if engine.precision == "bf16" else torch.float32
-        fused = kernels.available(self.device) and work.spec.is_chain
-        self.work = MixedPrecisionWorkspace.of(work, dtype) if fused else work
+        self.work = _on_device(work, dtype)
         self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
         self.maps = work.entry > 1 and work.spec.read_as_maps(work.entry)  # that the trunk ends in, for the steps
@@ -213,6 +208,14 @@ class GraphRunner:
             self.losses.index_copy_(0, self.cursor[1:], loss.reshape(1).to(self.losses.dtype))
             self.right.index_copy_(0, self.cursor[1:], count_right(logits, labels, self.columns).reshape(1).to(self.right.dtype))
         self.cursor += self.advance[size]
+
+
+def _on_device(work: Workspace, dtype: torch.dtype) -> Workspace:
+    """The workspace with our kernels where they know the network, which are chains; else with PyTorch's operations."""
+    device = work.parameters.weights[0].device
+    if kernels.available(device) and work.spec.is_chain:
+        return MixedPrecisionWorkspace.of(work, dtype)
+    return DeviceWorkspace.on_device(work, autocast=dtype == torch.bfloat16 and device.type == "cuda")
 
 
 class CapturedCallable:

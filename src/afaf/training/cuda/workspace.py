@@ -44,8 +44,60 @@ LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so
 
 
 @dataclass
-class MixedPrecisionWorkspace(Workspace):
-    """A workspace with compute weights, all tensors laid out in memory as products read them."""
+class DeviceWorkspace(Workspace):
+    """A workspace whose steps can be captured: dropout keys and the optimiser's coefficients are read from device memory.
+
+    It computes with PyTorch's own operations, whatever the network; with `autocast`, products are in bfloat16.
+    """
+
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present epoch
+    table: Tensor = field(default_factory=lambda: torch.empty(0))  # (steps, numbers): the optimiser's coefficients of an epoch,
+    current: Tensor = field(default_factory=lambda: torch.empty(0))  # (numbers,): and of the present step, where graphs read them
+    autocast: bool = False
+
+    @classmethod
+    def on_device(cls, work: Workspace, autocast: bool) -> DeviceWorkspace:
+        here = cls(**vars(work), autocast=autocast)
+        here.place_on_device()
+        return here
+
+    def place_on_device(self, dtype: torch.dtype = torch.float64) -> None:
+        """Give keys and coefficients their places."""
+        plan = self.plan
+        self.keys = self._keys_of(self.scope)
+        self.current = torch.zeros(len(plan.optimiser.coefficients(plan.lr, 1)), device=self.keys.device, dtype=dtype)
+        self.coefficients = list(self.current)
+
+    def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
+        """Put the epoch's keys and coefficients where captured steps read them."""
+        super().begin(scope, coefficients)
+        self.keys.copy_(self._keys_of(scope))
+        table = torch.tensor(coefficients, dtype=self.current.dtype).to(self.current.device)
+        self.table = self.table.copy_(table) if len(self.table) else table
+        self.current.copy_(self.table[0])
+
+    def select_step(self, step: Tensor) -> None:
+        if self.plan.schedule.per_step or len(self.current) > 1:
+            self.current.copy_(self.table.index_select(0, step)[0])
+
+    def mode_now(self, samples: Tensor) -> Training:
+        mode = super().mode_now(samples)
+        mode.keys = dict(enumerate(self.keys))
+        return mode
+
+    def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
+        with torch.autocast(h.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
+            return super().take_step(h, labels, mode)
+
+    def _keys_of(self, scope: RngScope) -> Tensor:
+        """The dropout key of each layer in this epoch, on the device."""
+        keys = [scope.key("dropout", layer) for layer in range(self.spec.L)]
+        return torch.tensor(keys, dtype=torch.int32).to(self.parameters.biases[0].device, non_blocking=True)
+
+
+@dataclass
+class MixedPrecisionWorkspace(DeviceWorkspace):
+    """A workspace with compute weights, all tensors laid out in memory as products read them: for chains, with our kernels."""
 
     compute_weights: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
@@ -55,10 +107,7 @@ class MixedPrecisionWorkspace(Workspace):
     energy: Tensor | None = None  # what these add to the loss of the present step
     loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps a penalty
     side_stream: SideStream | None = None
-    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present epoch
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether the task owns all of it
-    table: Tensor = field(default_factory=lambda: torch.empty(0))  # (steps, numbers): the optimiser's coefficients of an epoch,
-    current: Tensor = field(default_factory=lambda: torch.empty(0))  # (numbers,): and of the present step, where graphs read them
 
     @classmethod
     def of(cls, work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
@@ -77,10 +126,8 @@ class MixedPrecisionWorkspace(Workspace):
         here.compute_weights = [w.to(dtype, copy=True) for w in weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
-        here.keys = here._keys_of(work.scope)
         here.side_stream = SideStream(device) if device.type == "cuda" else None
-        here.current = torch.zeros(len(plan.optimiser.coefficients(plan.lr, 1)), device=device)
-        here.coefficients = list(here.current)
+        here.place_on_device(torch.float32)  # which the kernels read
         return here
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
@@ -187,18 +234,6 @@ class MixedPrecisionWorkspace(Workspace):
     def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
         return crops(data, samples, scope, self.compute_weights[0].dtype) if can_crop(data) else super().images(data, samples, scope)
 
-    def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
-        """Put the epoch's keys and coefficients where captured steps read them."""
-        super().begin(scope, coefficients)
-        self.keys.copy_(self._keys_of(scope))
-        table = torch.tensor(coefficients).to(self.current.device)
-        self.table = self.table.copy_(table) if len(self.table) else table
-        self.current.copy_(self.table[0])
-
-    def select_step(self, step: Tensor) -> None:
-        if self.plan.schedule.per_step or len(self.current) > 1:
-            self.current.copy_(self.table.index_select(0, step)[0])
-
     def mode_now(self, samples: Tensor) -> Fused:
         return self._mode(self.keys, samples)
 
@@ -211,11 +246,6 @@ class MixedPrecisionWorkspace(Workspace):
 
     def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
         return self.mode(scope, samples)
-
-    def _keys_of(self, scope: RngScope) -> Tensor:
-        """The dropout key of each layer in this epoch, on the device."""
-        keys = [scope.key("dropout", layer) for layer in range(self.spec.L)]
-        return torch.tensor(keys, dtype=torch.int32).to(self.parameters.biases[0].device, non_blocking=True)
 
     def _mode(self, keys: Tensor, samples: Tensor) -> Fused:
         by_layer = dict(enumerate(keys))

@@ -1,0 +1,31 @@
+"""Rotation self-labels: each class has four outputs, one for each rotation of its images by 90 degrees.
+
+Output row 4 c + v stands for class c turned v times. A network that must also tell rotations learns more of what is in an image than
+telling two classes takes, and answers less readily to images of other tasks. A class's logit is the mean over the rotations of an image of
+the matching row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from afaf.training.learner import Learner
+
+ROTATIONS = 4
+Predictor = Callable[[Tensor], Tensor]
+
+
+def class_logits(predict: Predictor, learner: Learner) -> Predictor:
+    """A function from images to logits of classes, given one to logits of output rows."""
+    per_class = learner.outputs_per_class
+    if per_class == 1:
+        return predict
+
+    def answer(x: Tensor) -> Tensor:
+        turned = [predict(torch.rot90(x, v, (2, 3)))[:, v::per_class] for v in range(per_class)]
+        return torch.stack(turned).mean(0)
+
+    return answer

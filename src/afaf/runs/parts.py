@@ -1,0 +1,117 @@
+"""Parts that go beyond the paper, each a switch that works with every method: the section `parts` of a configuration.
+
+A part changes the task that a method sees (rotation self-labels: four outputs a class), or the answer made of its logits (the router).
+Methods and engines do not know of them. docs/beyond.md says what each is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+
+from afaf.bounds import Count, Within
+from afaf.costing.predict import Costs
+from afaf.errors import ConfigError
+from afaf.evaluation.router import Router
+from afaf.evaluation.self_labels import ROTATIONS, Predictor, class_logits
+from afaf.network.spec import NetworkSpec
+from afaf.streams.tasks import Outline, Preparation, Split, Task, stratified
+from afaf.training.learner import Learner
+from afaf.training.task_data import TaskData
+
+
+@dataclass(frozen=True)
+class PartsSettings:
+    rotations: bool = False  # rotation self-labels: four outputs a class
+    router: Literal["none", "ridge"] = "none"  # ridge on patches beside the network's logits
+    filters: Annotated[int, Within(1, 1 << 16)] = 256  # of the router; each gives 8 features
+    patch: Count = 6  # side of its filters, in pixels
+    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05  # of a task's training images, to choose the router's rule by
+
+    @property
+    def outputs_per_class(self) -> int:
+        return ROTATIONS if self.rotations else 1
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse parts that such inputs cannot have."""
+        if self.rotations and (len(shape) != 3 or shape[1] != shape[2]):
+            raise ConfigError(f"parts.rotations needs square images; this stream brings inputs of shape {shape}: set parts.rotations=false")
+        if self.router != "none" and (len(shape) != 3 or min(shape[1:]) < self.patch):
+            raise ConfigError(
+                f"parts.router needs images of at least parts.patch = {self.patch} pixels a side; "
+                f"this stream brings inputs of shape {shape}: set parts.router=none, or a smaller parts.patch"
+            )
+
+    def outputs(self, outline: Outline) -> Outline:
+        """The stream as a method sees it: with rotations, four outputs and four samples for one."""
+        k = self.outputs_per_class
+        if k == 1:
+            return outline
+        names = tuple(tuple(f"{name}, rotation {v}" for name in names for v in range(k)) for names in outline.class_names)
+        return replace(outline, class_names=names, train_counts=tuple(k * count for count in outline.train_counts))
+
+    def add_costs(self, costs: Costs, spec: NetworkSpec, outline: Outline) -> Costs:
+        """The costs with those of the parts: rotations multiply an answer, the router adds its head and its sums."""
+        inference, params, kept = costs.inference_flops * self.outputs_per_class, costs.params, dict(costs.kept)
+        if self.router == "ridge":
+            router, n = Router(self.filters, self.patch), outline.n_classes
+            params += router.params(spec.input_shape[0], n)
+            kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline))
+            inference += router.flops(spec.input_shape, n)
+        return replace(
+            costs,
+            params=params,
+            params_ratio=params / costs.dense_params,
+            inference_flops=inference,
+            inference_flops_ratio=costs.inference_flops_ratio * inference / max(1, costs.inference_flops),
+            kept=kept,
+            kept_bytes=sum(kept.values()),
+        )
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """What a method learns, and what the parts need of it afterwards."""
+
+    rows: tuple[int, ...]  # output rows
+    data: TaskData
+    images: TaskData | None = None  # the same images upright, labelled by class, for the router
+    held_out: TaskData | None = None  # images that were not learned from
+
+
+class Parts:
+    """The parts of one run, on its device."""
+
+    def __init__(self, settings: PartsSettings, seed: int, device: torch.device, dtype: torch.dtype):
+        self.settings, self.seed, self.device, self.dtype = settings, seed, device, dtype
+        self.router = Router(settings.filters, settings.patch) if settings.router == "ridge" else None
+
+    def prepare(self, tasks: Sequence[Task]) -> PreparedTask:
+        """The tasks that are learned together, as the method sees them."""
+        parts = [(task.train, task.preparation) for task in tasks]
+        images = held_out = None
+        if self.router is not None:
+            cuts = [stratified(task.train.labels, self.settings.held_out, self.seed, "held out by parts") for task in tasks]
+            held_out = self._data([(task.train.take(aside), task.preparation) for task, (_, aside) in zip(tasks, cuts, strict=True)])
+            parts = [(task.train.take(kept), task.preparation) for task, (kept, _) in zip(tasks, cuts, strict=True)]
+            images = self._data(parts)
+        k = self.settings.outputs_per_class
+        rows = tuple(k * c + v for task in tasks for c in task.classes for v in range(k))
+        labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in parts]
+        return PreparedTask(rows, self._data(labelled, k), images, held_out)
+
+    def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
+        """After a task is learned; `predict` gives the logits of all output rows."""
+        if self.router is not None and prepared.images is not None and prepared.held_out is not None:
+            self.router.learn(learner, prepared.images, prepared.held_out, class_logits(predict, learner))
+
+    def predictor(self, learner: Learner, predict: Predictor) -> Predictor:
+        """A function from images to scores of classes, given one to logits of output rows."""
+        answer = class_logits(predict, learner)
+        return answer if self.router is None else self.router.predictor(learner, answer)
+
+    def _data(self, parts: Sequence[tuple[Split, Preparation]], rotations: int = 1) -> TaskData:
+        return TaskData(parts, self.device, self.dtype, rotations=rotations)

@@ -1,0 +1,71 @@
+"""The preset of `afaf-plus`. docs/beyond.md says how each choice was made."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from afaf.evaluation.router import Router
+from afaf.methods.base import Method
+from afaf.network.spec import NetworkSpec
+from afaf.network.zoo import describe, find_network
+from afaf.streams.tasks import Outline
+
+IMAGES, MOST_EPOCHS = 400_000, 100  # that a task is learned from, epochs taken together; of the stream's own network
+IMAGES_WIDE, MOST_EPOCHS_WIDE = 600_000, 200  # of others
+FEWEST_EPOCHS = 10
+FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6
+
+
+def is_plus(method: type[Method[Any]]) -> bool:
+    """Whether a method is afaf-plus, or derives from it."""
+    return any(getattr(kind, "name", "") == "afaf-plus" for kind in method.__mro__)
+
+
+def plus_table(outline: Outline, own: str, network: str, width: int | None) -> dict[str, Any]:
+    """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons.
+
+    The stream's own network keeps its width. Another gets the width with which all tasks together, with everything that is kept, are no
+    larger than the dense network of its usual width.
+    """
+    wide = network != own
+    images, most = (IMAGES_WIDE, MOST_EPOCHS_WIDE) if wide else (IMAGES, MOST_EPOCHS)
+    table: dict[str, Any] = {
+        "network": {"name": network, "norm": "each", "dropout": 0.0},
+        "learn": {
+            "epochs": min(max(FEWEST_EPOCHS, images // max(outline.train_counts)), most),
+            "batch_size": 128,
+            "lr": 0.1,
+            "momentum": 0.9,
+            "nesterov": True,
+            "weight_decay": 5e-4,
+            "schedule": "one-cycle",
+            "warmup": 20.0,
+        },
+        "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
+        "parts": {"rotations": True, "router": "ridge", "filters": FILTERS_WIDE if wide else FILTERS},
+        "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
+        "run": {"precision": "bf16"},
+    }
+    if wide and width is None and "width" in inspect.signature(find_network(network)).parameters:
+        table["network"]["width"] = wide_enough(network, outline)
+    return table
+
+
+def wide_enough(network: str, outline: Outline) -> int:
+    """The largest width, a multiple of the number of tasks, with which everything kept takes no more than the network's usual size."""
+    n_tasks, usual = len(outline), inspect.signature(find_network(network)).parameters["width"].default
+
+    def spec(width: int | None) -> NetworkSpec:
+        return describe(network, outline.input_shape, outline.n_classes, norm="each", width=width)
+
+    budget = 4 * spec(None).dense_params
+    router = Router(FILTERS_WIDE, PATCH)
+    beside = 4 * router.params(outline.input_shape[0], outline.n_classes) + router.kept_bytes(outline.n_classes, n_tasks)
+    for each in range(usual, 1, -1):
+        wide = spec(each * n_tasks)
+        owners = 2 * sum(edge.inputs * edge.outputs for edge in wide.edges)
+        norms = 16 * sum(wide.layer(layer).size for layer in wide.normed_layers)
+        if 4 * wide.dense_params // n_tasks + owners + norms + beside <= budget:
+            return each * n_tasks
+    return int(usual)

@@ -1,0 +1,105 @@
+"""The parts beyond the paper: rotation self-labels, the router, and afaf-plus, which has both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import afaf
+from afaf.errors import ConfigError
+from afaf.evaluation.router import RULES, Router, Scores
+from afaf.evaluation.self_labels import ROTATIONS, class_logits
+from afaf.heads.sums import Sums
+from afaf.runs.job import Job
+from afaf.runs.setup import costs_of
+from afaf.streams.tasks import Split, Stream
+from afaf.training.task_data import TaskData
+from conftest import small_stream
+
+QUICK: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp", "parts.patch": 3, "parts.filters": 4}
+ON = {"parts.rotations": True, "parts.router": "ridge", "parts.held_out": 0.25}
+
+
+def stream() -> Stream:
+    return small_stream([2, 2, 1], per_class=12)
+
+
+@pytest.mark.parametrize("method", ["afaf", "spacenet", "isolated", "packnet", "finetune"])
+def test_parts_work_with_every_kind_of_method(method: str) -> None:
+    """Four output rows a class, three classes' columns in the answers, and what is kept is what the costs say."""
+    settings = {**QUICK, **ON, **({"method.share": 30} if method in ("isolated", "packnet") else {})}
+    results = afaf.run(stream(), method, device="cpu", settings=settings)
+    assert results.model is not None
+    learner = results.model.learner
+    assert learner.network.spec.n_classes == 5 * ROTATIONS
+    assert sorted(learner.seen_rows) == list(range(20))
+    assert learner.seen_classes == (0, 1, 2, 3, 4)
+    assert np.array(results.confusion).shape == (5, 5)
+    kept = {name for name in learner.memory if name.startswith("router/")}
+    costs = costs_of(Job(stream(), method, settings=settings))
+    assert sum(learner.memory[name].nbytes for name in kept) == costs.kept["router: Gram matrix and sums"]
+    assert results.params == costs.params
+
+
+def test_a_class_answers_with_the_mean_over_rotations_of_its_matching_rows() -> None:
+    results = afaf.run(stream(), "spacenet", device="cpu", settings={**QUICK, "parts.rotations": True})
+    assert results.model is not None
+    learner, x = results.model.learner, torch.randn(3, 1, 8, 8)
+    answer = class_logits(learner.network, learner)(x)
+    rows = [learner.network(torch.rot90(x, v, (2, 3))) for v in range(ROTATIONS)]
+    for c in range(5):
+        expected = torch.stack([rows[v][:, ROTATIONS * c + v] for v in range(ROTATIONS)]).mean(0)
+        assert torch.allclose(answer[:, c], expected, atol=1e-6)
+
+
+def test_under_strict_isolation_old_answers_of_afaf_plus_stay() -> None:
+    """Class logits of the first task's classes are the same after every later task, up to the order of sums: output rows are added."""
+    answers, x = [], torch.randn(4, 1, 8, 8)
+    for tasks in (1, 2, 3):
+        settings = {**QUICK, **ON, "network.outputs": "grown", "sparse.alloc": 33}
+        results = afaf.run(stream()[:tasks], "afaf-plus", device="cpu", settings=settings)
+        assert results.model is not None
+        answers.append(class_logits(results.model.learner.network, results.model.learner)(x)[:, :2])
+    assert torch.allclose(answers[0], answers[1], atol=1e-6)
+    assert torch.allclose(answers[0], answers[2], atol=1e-6)
+
+
+def test_the_router_knows_nothing_but_sums() -> None:
+    """Its head after two tasks is the head of both at once, to the precision in which sums are kept."""
+    data = stream()
+    results = afaf.run(data, "afaf", device="cpu", settings={**QUICK, "parts.router": "ridge", "parts.held_out": 0.25})
+    assert results.model is not None
+    memory = results.model.learner.memory
+    router = Router(4, 3)
+    everything = TaskData([(Split(task.train.images, task.train.labels), task.preparation) for task in data])
+    sums = router._add(memory, Sums.empty(32), everything)
+    alone: dict[str, torch.Tensor] = {}
+    router._solve(alone, sums, everything)
+    assert torch.allclose(memory["weights/router_head"], alone["weights/router_head"], atol=1e-3)
+    assert int(memory["router/counts"].sum()) == len(everything)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_keeps_the_order_within_a_task_where_the_head_is_undecided(rule: Any) -> None:
+    logits = torch.tensor([[2.0, 1.0, -1.0, 3.0]])
+    task_of = torch.tensor([0, 0, 1, 1])
+    scores = rule(Scores(logits, torch.zeros(1, 4), task_of, torch.tensor([1.0, 2.0])))[0]
+    assert scores[0] > scores[1]
+    assert scores[3] > scores[2]
+    decided = rule(Scores(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 5.0, 0.0]]), task_of, torch.ones(2)))[0]
+    assert rule is RULES[0] or decided.argmax() in (2, 3)
+
+
+@pytest.mark.parametrize("settings", [{"parts.rotations": True}, {"parts.router": "ridge"}])
+def test_vectors_are_refused(settings: dict[str, Any]) -> None:
+    vectors = Stream.from_arrays(np.random.default_rng(0).normal(size=(40, 9)), np.arange(40) % 4)
+    with pytest.raises(ConfigError, match=next(iter(settings)).replace(".", r"\.")):
+        afaf.run(vectors, "afaf", settings=settings)
+
+
+def test_a_patch_larger_than_the_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parts\.patch"):
+        afaf.run(stream(), "afaf", settings={"parts.router": "ridge", "parts.patch": 9})
