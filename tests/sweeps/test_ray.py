@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +26,10 @@ from afaf.sweeps.experiments import read_experiment
 from afaf.sweeps.reproduce import UNFINISHED, Reproduction
 from afaf.sweeps.store import Store
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 TIMES = ("seconds", "seconds_learning", "run")
 QUICK = {"learn.epochs": 2, "run.images": 30, "run.checkpoint": 0}
 METHODS = ("afaf", "ewc", "ridge", "packnet")
-
-
-@pytest.fixture(scope="module")
-def ray_folder() -> Iterator[Path]:
-    """Ray's own files, in a short path, for sockets have one."""
-    folder = Path(tempfile.mkdtemp(prefix="afaf-", dir="/tmp"))
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = str(folder)
-    yield folder
-    os.environ.pop("RAY_TMPDIR") if before is None else os.environ.update(RAY_TMPDIR=before)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def two_nodes(ray_folder: Path) -> Iterator[Any]:
-    """A cluster of two nodes on this machine, each with room for one worker."""
-    from ray.cluster_utils import Cluster
-
-    about: dict[str, Any] = {"object_store_memory": 100 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **about})
-    cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
 
 
 def ray_executor(address: str | None = None, **options: Any) -> Executor:

@@ -145,6 +145,47 @@ def costs(
 
 
 @app.command(rich_help_panel=RUNS)
+def sweep(
+    stream: StreamName,
+    method: MethodName,
+    space: Annotated[Path | None, typer.Option(help="A TOML file of ranges and choices (default: the method's own).")] = None,
+    trials: Annotated[int, typer.Option(help="As many in all, with those done before.", min=1, max=1_000_000)] = 20,
+    search: Annotated[str, typer.Option(help="random, or tpe, which learns from earlier trials.")] = "random",
+    storage: Annotated[str | None, typer.Option(help="An Optuna storage URL, or a journal (default: journal.log in --out).")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Judge a trial after the first N tasks (default: all).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the sweep (default: runs/sweep-STREAM-METHOD).")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the runs, and of random search.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    jobs_at_once: AtOnceOption = None,
+    on: OnOption = "local",
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Search for settings, judged on validation images of the tasks seen so far. The same command again goes on.
+
+    Several processes may share a sweep."""
+    from afaf.cli.sweep import sweep_settings
+    from afaf.runs.job import Job
+
+    sweep_settings(
+        console,
+        stderr,
+        Job(stream, method, seed, set_, config, device, data),
+        space=space,
+        trials=trials,
+        search=search,
+        storage=storage,
+        tasks=tasks,
+        out=out,
+        on=on,
+        jobs_at_once=jobs_at_once,
+        as_json=json_,
+    )
+
+
+@app.command(rich_help_panel=RUNS)
 def tune(
     stream: StreamName,
     method: MethodName,

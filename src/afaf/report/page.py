@@ -140,7 +140,10 @@ def files_read(sources: Sequence[Path]) -> list[Path]:
     """Return the files that a page is made from."""
     runs = [*sources, *(path.parent for source in sources for path in _within(source, "config.json"))]
     of_runs = [file for run in runs for file in (*(run / name for name in FILES if name != "report.html"), *checkpoints_in(run))]
-    return [*of_runs, *(file for source in sources for kind in ("*.jsonl", "*.toml") for file in source.glob(kind))]
+    return [
+        *of_runs,
+        *(file for source in sources for kind in ("*.jsonl", "*.toml", "sweep.json", "journal.log") for file in source.glob(kind)),
+    ]
 
 
 def write_report(source: Path | Sequence[Path], out: Path | None = None, *, force: bool = False) -> Path:
@@ -162,7 +165,10 @@ def _page(sources: Sequence[Path]) -> Page:
     from afaf.report.compare import comparison_page, differ_only_in_seed
     from afaf.report.results_page import results_page
     from afaf.report.run_page import run_page
+    from afaf.report.sweep_page import sweep_page
 
+    if len(sources) == 1 and (sources[0] / "sweep.json").exists():
+        return sweep_page(sources[0])
     runs, unfinished = runs_in(sources), unfinished_in(sources)
     for folder in runs:
         check_links(folder)

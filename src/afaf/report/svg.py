@@ -232,6 +232,30 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: st
     return svg(height + 18, label, "".join(parts))
 
 
+def parallel_coordinates(
+    axes: Sequence[tuple[str, str, str]], lines: Sequence[tuple[Sequence[float | None], float, str]], label: str
+) -> str:
+    """Draw a vertical axis (name, low end, high end) for each quantity; lines are (places in 0..1, strength in 0..1, tooltip)."""
+    left, top, bottom, height = 26.0, 44.0, 16.0, 230.0
+    step = (WIDTH - 2 * left) / max(len(axes) - 1, 1)
+
+    def at(i: int, place: float) -> str:
+        return f"{left + i * step:.4g} {top + (1 - place) * (height - top - bottom):.4g}"
+
+    parts = []
+    for places, strength, says in lines:
+        points = [at(i, place) for i, place in enumerate(places) if place is not None]
+        drawn = f'd="M{"L".join(points)}" fill="none" stroke="var(--heat)" stroke-opacity="{0.12 + 0.88 * strength:.2f}"'
+        parts.append(f'<path {drawn} stroke-width="{1 + strength:.2f}" data-v="{escape(says)}"/>')
+    for i, (name, low, high) in enumerate(axes):
+        x = left + i * step
+        parts.append(f'<line x1="{x:.4g}" x2="{x:.4g}" y1="{top:g}" y2="{height - bottom:g}" class="grid"/>')
+        parts.append(text(x, 10 + 12 * (i % 2), name[:16], "small"))  # names in two rows, not to touch
+        parts.append(text(x, top - 6, high[:8], "small"))
+        parts.append(text(x, height - bottom + 11, low[:8], "small"))
+    return svg(height, label, "".join(parts))
+
+
 def legend(entries: Sequence[tuple[str, str]]) -> str:
     """Names with their colours, as text that wraps."""
     return (

@@ -157,7 +157,7 @@ class LocalExecutor:
     def _do(self, job: Job, on_event: OnEvent, measure: Measure | None, stop: StopToken) -> None:
         def emit(event: Event) -> None:
             with self._events:
-                on_event(event)
+                on_event(replace(event, job=job))  # a run that is resumed describes itself anew
 
         self._cancelled[id(job)] = stop
         emit(JobStarted(job))

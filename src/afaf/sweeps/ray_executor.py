@@ -25,6 +25,7 @@ from afaf.runs.runner import data_digest
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
 from afaf.sweeps.executor import SIDE_BY_SIDE, LocalExecutor, Measure, OpenStreams, stream_key
+from afaf.sweeps.limited import within
 from afaf.version import __version__
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it is imported: nothing is reported to anybody
@@ -55,7 +56,7 @@ def connect(address: str | None, jobs_at_once: int | None = None) -> bool:
             ray.init(address="local", **own, **quiet)  # in this thread: the cluster ends with the thread that starts it
     else:
         _check_reachable(address)
-        _in_thread(ANSWER, f"--on ray:{address}: cannot join a cluster there", lambda: ray.init(address=address, **quiet))
+        within(ANSWER, f"--on ray:{address}: cannot join a cluster there", lambda: ray.init(address=address, **quiet))
     return True
 
 
@@ -83,25 +84,6 @@ def _check_reachable(address: str) -> None:
         raise ConfigError(
             f"--on ray:{address}: what answers there is no Ray cluster; `ray start --head` starts one, and prints its address"
         )
-
-
-def _in_thread(seconds: float, problem: str, work: Callable[[], Any]) -> None:
-    """Work that can be given up, and in which Ray sets no signal handler. Raise ConfigError if the work fails or takes longer."""
-    errors: list[BaseException] = []
-
-    def do() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=do, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise ConfigError(f"{problem}: no answer within {seconds:g} s")
-    if errors:
-        raise ConfigError(f"{problem}: {str(errors[0]).strip() or type(errors[0]).__name__}") from None
 
 
 class Worker:

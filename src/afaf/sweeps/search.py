@@ -1,0 +1,379 @@
+"""A search for settings: trials are runs that are judged on validation images of the tasks seen so far; Optuna proposes and stores them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from afaf.errors import CapacityError, ConfigError, DivergedError, unknown
+from afaf.files import fill, make_folders, write_whole
+from afaf.files.lock import FolderLock, is_locked, one_at_a_time
+from afaf.randomness import generator
+from afaf.runs.config import Table, merge
+from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, TaskEnded, ignore
+from afaf.runs.folder import CHECKPOINTS, flat, read_json
+from afaf.runs.job import Job
+from afaf.sweeps.executor import Executor
+from afaf.sweeps.limited import within
+from afaf.sweeps.space import Range, Space, check_space
+
+try:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalRedisBackend
+    from optuna.trial import FrozenTrial, Trial, TrialState
+except ImportError:
+    raise ConfigError("afaf sweep needs Optuna, which is not installed: pip install 'afaf[sweep]'") from None
+
+VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
+BEFORE_PRUNING = 5  # trials that have learned a task before a poor one is stopped after it
+ANSWER = 10.0  # seconds within which a storage must answer
+SEARCHES = ("random", "tpe")
+FILE, PRESET, JOURNAL, TRIALS, DRIVERS = "sweep.json", "best.toml", "journal.log", "trials", "drivers"
+OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
+
+
+@dataclass(frozen=True)
+class TrialEnded(Event):
+    """A trial ended, and the storage holds it."""
+
+    record: TrialRecord
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    number: int
+    state: str  # complete, pruned, fail or running
+    value: float | None
+    settings: dict[str, Any]
+    steps: list[float | None] = field(default_factory=list)  # the objective after each task
+    seconds: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All trials, and the importance of each setting (none if too few trials are complete)."""
+
+    trials: list[TrialRecord]
+    importance: dict[str, float]
+
+    @property
+    def best(self) -> TrialRecord | None:
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
+        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The tag of a trial's job."""
+
+    number: int
+    settings: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        values = " ".join(f"{name}={_short(value)}" for name, value in self.settings.items())
+        return f"trial {self.number}: {values}"
+
+
+class KeyedSampler(optuna.samplers.BaseSampler):
+    """Random search in which a trial's values follow from the seed and its number: whoever asks and however often, trials differ."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
+        seed = generator(self.seed, "sweep", trial.number, param_name).initial_seed() % (1 << 32)
+        return optuna.samplers.RandomSampler(seed).sample_independent(study, trial, param_name, param_distribution)
+
+
+class BelowMedian(optuna.pruners.BasePruner):
+    """Stop a trial whose objective after a task is below the median of the others' after the same task."""
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        step = trial.last_step
+        others = [one.intermediate_values for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        values = [steps[step] for steps in others if step in steps]
+        return step is not None and len(values) >= BEFORE_PRUNING and trial.intermediate_values[step] < statistics.median(values)
+
+
+def open_storage(storage: str | None, folder: Path) -> tuple[Any, Path]:
+    """An Optuna storage, and a path beside which a lock makes processes take turns. A storage is a URL or the path of a journal."""
+    if storage is not None and "://" in storage:
+
+        def connect() -> Any:
+            if storage.startswith("redis"):
+                return optuna.storages.JournalStorage(JournalRedisBackend(storage))
+            return optuna.storages.get_storage(storage)
+
+        return within(ANSWER, f"--storage {storage}: it cannot be used", connect), folder / FILE
+    path = Path(storage) if storage is not None else folder / JOURNAL
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+        return optuna.storages.JournalStorage(JournalFileBackend(str(path))), path
+    except OSError as error:
+        raise ConfigError(f"--storage {path}: it cannot be written: {error.strerror}") from None
+
+
+class Sweep:
+    """A search in a folder: sweep.json (all trials), best.toml (a preset), trials/ (a run folder each), and the journal."""
+
+    def __init__(
+        self,
+        job: Job,
+        space: Space,
+        folder: Path,
+        executor: Executor,
+        *,
+        search: str = "random",
+        storage: str | None = None,
+        tasks: int | None = None,
+    ):
+        if search not in SEARCHES:
+            raise ConfigError(unknown("search", search, SEARCHES))
+        self.job, self.space, self.folder, self.executor, self.search, self.tasks = job, space, folder.absolute(), executor, search, tasks
+        self.n_tasks = check_job(job, space, tasks)
+        self.settings = base_settings(job)
+        stream = job.source if isinstance(job.stream, str) else job.stream.name
+        about = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": self.settings, "tasks": tasks}
+        self.about = json.loads(json.dumps({**about, "objective": OBJECTIVE, "space": {name: asdict(one) for name, one in space.items()}}))
+        self._refuse_another()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        opened, self.lock = open_storage(storage, self.folder)
+        digest = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
+        name = f"{stream} {job.method_class.name} {digest}"
+        problem = f"--storage {storage or self.lock}: it cannot be used"
+        self.study: optuna.Study = within(ANSWER, problem, lambda: self._study(name, opened))
+        self.driver = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.running: dict[int, Trial] = {}
+        self.decided: dict[int, tuple[TrialState, float | None]] = {}
+        self.emit: OnEvent = ignore
+
+    def _refuse_another(self) -> None:
+        if not (self.folder / FILE).exists():
+            return
+        there = read_json(self.folder / FILE).get("about")
+        for name, value in self.about.items():
+            if not isinstance(there, dict) or there.get(name) != value:
+                was = there.get(name) if isinstance(there, dict) else there
+                raise ConfigError(f"{self.folder} holds another sweep ({name} is {was} there, {value} here): choose another with --out")
+
+    def _study(self, name: str, storage: Any) -> optuna.Study:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True, pruner=BelowMedian())
+        seed = self.job.seed + len(study.get_trials(deepcopy=False))  # other proposals than those that were tried
+        study.sampler = KeyedSampler(self.job.seed) if self.search == "random" else optuna.samplers.TPESampler(seed=seed)
+        return study
+
+    def carry_out(self, trials: int, on_event: OnEvent = ignore) -> Outcome:
+        """Carry out trials until there are so many, those of earlier calls and of other processes included."""
+        self.emit = on_event
+        home = self.folder / DRIVERS / self.driver
+        make_folders(home, "choose another folder with --out")
+        try:
+            with FolderLock(home):
+                self.executor.carry_out(self._next_jobs(trials), self._handle)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        return self._write(importance=True)
+
+    def records(self) -> list[TrialRecord]:
+        return [_record(trial) for trial in self.study.get_trials(deepcopy=False)]
+
+    def _next_jobs(self, trials: int) -> Iterator[Job]:
+        while True:
+            with one_at_a_time(self.lock):
+                trial = self._abandoned() or self._new(trials)
+            if trial is None:
+                return
+            settings = {name: _suggest(trial, name, values) for name, values in self.space.items()}
+            self.running[trial.number] = trial
+            job = self._job(trial.number, settings)
+            steps = _frozen(trial).intermediate_values
+            if self.tasks in steps:  # it was over, but the process that carried it out died before it said so
+                self._tell(job, TrialState.COMPLETE, steps[self.tasks or 0])
+            else:
+                yield job
+
+    def _abandoned(self) -> Trial | None:
+        """A trial of this folder that a process has begun and not ended, which lives no more."""
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            driver = frozen.user_attrs.get("driver")
+            if driver == self.driver or frozen.user_attrs.get("folder", str(self.folder)) != str(self.folder):
+                continue
+            if driver is None or not is_locked(self.folder / DRIVERS / driver):
+                return self._mine(Trial(self.study, frozen._trial_id))
+        return None
+
+    def _new(self, trials: int) -> Trial | None:
+        begun = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
+        return self._mine(self.study.ask()) if len(begun) < trials else None
+
+    def _mine(self, trial: Trial) -> Trial:
+        trial.set_user_attr("folder", str(self.folder))
+        trial.set_user_attr("driver", self.driver)
+        return trial
+
+    def _job(self, number: int, settings: Mapping[str, Any]) -> Job:
+        run = self.settings.get("run", {})
+        judged = {"run.validation": run.get("validation") or VALIDATION, "run.evaluate_on": "validation"}
+        job = self.job
+        return Job(
+            job.stream,
+            job.method,
+            job.seed,
+            {**self.settings, **settings, **judged},
+            config=job.config,
+            device=job.device,
+            data=job.data,
+            out=self.folder / TRIALS / str(number),
+            resume=True,
+            tag=Numbered(number, settings),
+        )
+
+    def _handle(self, event: Event) -> None:
+        number = event.job.tag.number
+        match event:
+            case TaskEnded(tasks=tasks, row=row):
+                self._report(event.job, self.running[number], tasks[-1], statistics.fmean(value for value in row if value is not None))
+            case JobFinished(results=results):
+                self._tell(event.job, *self.decided.get(number, (TrialState.COMPLETE, results.acc)))
+                return
+            case JobStopped() if number in self.decided:
+                self._tell(event.job, *self.decided[number])
+                return
+            case JobFailed(error=error):
+                if not isinstance(error, (CapacityError, DivergedError)):
+                    raise error
+                self.running[number].set_user_attr("why", str(error))
+                self._tell(event.job, TrialState.FAIL, None)
+                return
+            case JobStarted():
+                self.decided.pop(number, None)  # its worker died: it is judged anew
+        self.emit(event)
+
+    def _report(self, job: Job, trial: Trial, task: int, value: float) -> None:
+        if task not in _frozen(trial).intermediate_values:
+            trial.report(value, task)
+        if trial.number in self.decided:
+            return
+        if self.tasks is not None and task >= self.tasks:
+            self.decided[trial.number] = (TrialState.COMPLETE, value)
+            self.executor.cancel(job)
+        elif task < self.n_tasks and trial.should_prune():
+            self.decided[trial.number] = (TrialState.PRUNED, None)
+            self.executor.cancel(job)
+
+    def _tell(self, job: Job, state: TrialState, value: float | None) -> None:
+        number = job.tag.number
+        self.study.tell(number, value, state, skip_if_finished=True)
+        self.running.pop(number, None)
+        folder = self.folder / TRIALS / str(number)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # configuration, log and results stay
+        (folder / "model.safetensors").unlink(missing_ok=True)
+        outcome = self._write()
+        self.emit(TrialEnded(job, next(trial for trial in outcome.trials if trial.number == number)))
+
+    def _write(self, *, importance: bool = False) -> Outcome:
+        """Write sweep.json and the preset of the best trial."""
+        with one_at_a_time(self.folder / FILE):
+            outcome = Outcome(self.records(), self._importance() if importance else {})
+            table = {"format": 1, "about": self.about, "trials": [asdict(one) for one in outcome.trials], "importance": outcome.importance}
+            _write_text(self.folder / FILE, json.dumps(table, indent=1) + "\n")
+            if outcome.best is not None:
+                _write_text(self.folder / PRESET, preset(self.about, merge(self.settings, _nested(outcome.best.settings)), outcome.best))
+        return outcome
+
+    def _importance(self) -> dict[str, float]:
+        complete = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
+        if len(complete) < BEFORE_PRUNING or len({trial.value for trial in complete}) < 2:
+            return {}
+        return {name: float(value) for name, value in optuna.importance.get_param_importances(self.study).items()}
+
+
+def check_job(job: Job, space: Space, tasks: int | None) -> int:
+    """Check everything that needs no data; return the number of tasks."""
+    job.check()
+    check_space(space, job)
+    n_tasks = len(job.outline())
+    if tasks is not None and not 1 <= tasks <= n_tasks:
+        raise ConfigError(f"--tasks {tasks}: from 1 to the {n_tasks} of the stream")
+    return n_tasks
+
+
+def base_settings(job: Job) -> Table:
+    """The settings that all trials share, besides those of a config file that replaces the preset."""
+    merged: Table = {}
+    for table in job.tables:
+        merged = merge(merged, table)
+    return merged
+
+
+def preset(about: Mapping[str, Any], settings: Table, best: TrialRecord) -> str:
+    """A TOML file that `afaf run --config` takes."""
+    lines = [
+        f"# Trial {best.number} of a sweep of {about['method']} on {about['stream']}: {best.value:.2f} % ({about['objective']}).",
+        *(f"{name} = {_toml(value)}" for name, value in flat(settings).items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    return '"none"' if value is None else json.dumps(value)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _nested(settings: Mapping[str, Any]) -> Table:
+    table: Table = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        table = merge(table, value)
+    return table
+
+
+def _suggest(trial: Trial, name: str, values: Range) -> Any:
+    """A value for a trial; the one that it has already, if any."""
+    if values.choices:
+        return json.loads(str(trial.suggest_categorical(name, [json.dumps(value) for value in values.choices])))
+    assert values.low is not None
+    assert values.high is not None
+    if values.whole:
+        return trial.suggest_int(name, int(values.low), int(values.high), step=int(values.step or 1), log=values.log)
+    return trial.suggest_float(name, values.low, values.high, step=values.step, log=values.log)
+
+
+def _frozen(trial: Trial) -> FrozenTrial:
+    return trial.storage.get_trial(trial._trial_id)
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    steps = [trial.intermediate_values.get(step) for step in range(1, max(trial.intermediate_values, default=0) + 1)]
+    settings = {
+        name: json.loads(value) if isinstance(trial.distributions[name], optuna.distributions.CategoricalDistribution) else value
+        for name, value in trial.params.items()
+    }
+    seconds = trial.duration.total_seconds() if trial.duration is not None else None
+    return TrialRecord(trial.number, trial.state.name.lower(), trial.value, settings, steps, seconds, trial.user_attrs.get("why", ""))
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_whole(path, lambda temporary: fill(temporary, [text.encode()]))
