@@ -47,6 +47,6 @@ def world_of(
 
 def numbers(learner: Learner) -> dict[str, torch.Tensor]:
     """Every number that the network answers with."""
-    from afaf.training.named import everything
+    from afaf.training.named import state_dict
 
-    return everything(learner.network.parameters)
+    return state_dict(learner.network.parameters)

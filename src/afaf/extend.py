@@ -41,7 +41,12 @@ from afaf.training.losses import (
     outputs_in_loss as outputs_in_loss,
     total as total,
 )
-from afaf.training.named import everything as everything, find as find, keep as keep, protected as protected
+from afaf.training.named import (
+    keep_tensors as keep_tensors,
+    kept_tensors as kept_tensors,
+    protected_parameters as protected_parameters,
+    state_dict as state_dict,
+)
 from afaf.training.optimisers import SGD as SGD, AdamW as AdamW
 from afaf.training.plan import LearningPlan as LearningPlan, Loss as Loss, Step as Step
 from afaf.training.quadratic import QuadraticPenalty as QuadraticPenalty

@@ -22,7 +22,7 @@ from afaf.methods.penalty import kept_terms
 from afaf.network.net import Network
 from afaf.training.learner import Learner
 from afaf.training.losses import distillation
-from afaf.training.named import everything, find, protected
+from afaf.training.named import kept_tensors, protected_parameters, state_dict
 from afaf.training.plan import Step
 from afaf.training.quadratic import QuadraticPenalty, merged
 from small_worlds import numbers, small_spec, world_of
@@ -63,13 +63,13 @@ def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: A
         before: dict[str, Any] = {}
 
         def remember(learner: Learner, context: TaskContext, before: dict[str, Any] = before) -> None:
-            before[str(context.task)] = (find(learner.memory, "importance/0"), find(learner.memory, "anchor/0"))
+            before[str(context.task)] = (kept_tensors(learner.memory, "importance/0"), kept_tensors(learner.memory, "anchor/0"))
 
         learner = world_of(method, replace(options, strength=strength, penalty="proximal"), norm=norm, classes=(2, 2)).learn(
             before_task=remember
         )
         importance, anchor = before["2"]
-        now = protected(learner.network.parameters)
+        now = protected_parameters(learner.network.parameters)
         distances.append(float(sum((importance[name] * (now[name] - anchor[name]).square()).sum() for name in now)))
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 1e-5 * distances[0]
@@ -79,12 +79,12 @@ def test_a_stronger_proximal_pull_leaves_important_weights_ever_closer(method: A
 def test_a_proximal_step_solves_its_problem() -> None:
     """v minimises (v - w)^2 / (2 lr) + strength / 2 importance (v - anchor)^2: its derivative there is 0."""
     network = Network(small_spec("batch"), seed=1, dtype=torch.float64)
-    importance = {name: torch.rand_like(tensor) for name, tensor in protected(network.parameters).items()}
-    anchor = {name: torch.randn_like(tensor) for name, tensor in protected(network.parameters).items()}
-    w = {name: tensor.clone() for name, tensor in protected(network.parameters).items()}
+    importance = {name: torch.rand_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
+    anchor = {name: torch.randn_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
+    w = {name: tensor.clone() for name, tensor in protected_parameters(network.parameters).items()}
     output = network.weight(network.spec.L - 1).clone()
     QuadraticPenalty(30.0, importance, anchor, proximal=True).apply(network.parameters, 0.1)
-    for name, v in protected(network.parameters).items():
+    for name, v in protected_parameters(network.parameters).items():
         assert torch.allclose((v - w[name]) / 0.1 + 30.0 * importance[name] * (v - anchor[name]), torch.zeros_like(v), atol=1e-9)
     assert torch.equal(network.weight(network.spec.L - 1), output)
 
@@ -136,7 +136,7 @@ def test_blends(blend: Any) -> None:
 
     def watched(learner: Learner, context: TaskContext) -> Any:
         estimates.append(estimate(learner, context))
-        anchors.append({name: tensor.clone() for name, tensor in protected(learner.network.parameters).items()})
+        anchors.append({name: tensor.clone() for name, tensor in protected_parameters(learner.network.parameters).items()})
         return estimates[-1]
 
     world.method.estimate = watched  # type: ignore[attr-defined]
@@ -155,15 +155,15 @@ def test_blends(blend: Any) -> None:
 
 def test_separate_terms_pull_as_their_sum() -> None:
     network = Network(small_spec(), seed=1, dtype=torch.float64)
-    shapes = protected(network.parameters)
+    shapes = protected_parameters(network.parameters)
     terms = [({n: torch.rand_like(t) for n, t in shapes.items()}, {n: torch.randn_like(t) for n, t in shapes.items()}) for _ in range(3)]
     for importance, _ in terms:
         importance["bias/1"][:] = 0  # nothing holds these: no 0 / 0
     parameters = copy.deepcopy(network.parameters)
-    for tensor in protected(parameters).values():
+    for tensor in protected_parameters(parameters).values():
         tensor.requires_grad_()
     step = Step(torch.empty(0), torch.empty(0), torch.empty(0), parameters)
-    wanted = list(protected(parameters).values())
+    wanted = list(protected_parameters(parameters).values())
     together = torch.autograd.grad(QuadraticPenalty(7.0, *merged(terms))(step.parameters), wanted)
     apart = torch.autograd.grad(sum(QuadraticPenalty(7.0, *term)(step.parameters) for term in terms), wanted)
     assert all(torch.allclose(a, b) for a, b in zip(together, apart, strict=True))
@@ -171,10 +171,10 @@ def test_separate_terms_pull_as_their_sum() -> None:
 
 def test_the_explicit_penalty_by_hand() -> None:
     network = Network(small_spec("batch"), seed=2, dtype=torch.float64)
-    importance = {name: torch.rand_like(tensor) for name, tensor in protected(network.parameters).items()}
-    anchor = {name: torch.randn_like(tensor) for name, tensor in protected(network.parameters).items()}
+    importance = {name: torch.rand_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
+    anchor = {name: torch.randn_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
     by_hand = 0.0
-    for name, tensor in protected(network.parameters).items():
+    for name, tensor in protected_parameters(network.parameters).items():
         for w, i, a in zip(tensor.flatten().tolist(), importance[name].flatten().tolist(), anchor[name].flatten().tolist(), strict=True):
             by_hand += 5.0 / 2 * i * (w - a) ** 2
     step = Step(torch.empty(0), torch.empty(0), torch.empty(0), network.parameters)
@@ -194,11 +194,11 @@ def test_the_teacher_never_changes(norm: str) -> None:
 
     def remember(learner: Learner, context: TaskContext) -> None:
         before.clear()
-        before.update({name: tensor.clone() for name, tensor in everything(learner.network.parameters).items()})
+        before.update({name: tensor.clone() for name, tensor in state_dict(learner.network.parameters).items()})
         answers["before"] = learner.network(x)
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        teacher = find(learner.memory, "teacher")
+        teacher = kept_tensors(learner.memory, "teacher")
         if context.task == 1:
             assert teacher == {}
             return

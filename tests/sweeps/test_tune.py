@@ -17,7 +17,7 @@ from afaf.runs.events import EpochEnded, Event
 from afaf.runs.job import Job
 from afaf.streams.tasks import Split, Stream
 from afaf.sweeps.tune import Search, _Tuner
-from afaf.training.named import everything
+from afaf.training.named import state_dict
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 3, "learn.batch_size": 32}
@@ -79,7 +79,7 @@ def test_every_trial_starts_from_the_same_state() -> None:
         [{"learn": {"epochs": 2}, "run": {"validation": 0.1, "evaluate_on": "validation"}}],
     )
     _, start = tuner._learn(1, None, 0.05, 0.0)
-    ends = [everything(tuner._learn(2, start, 0.05, value)[1].network.parameters) for value in (10.0, 1.0, 10.0)]
+    ends = [state_dict(tuner._learn(2, start, 0.05, value)[1].network.parameters) for value in (10.0, 1.0, 10.0)]
     assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[2].values(), strict=True))
     assert not torch.equal(ends[0]["weight/1"], ends[1]["weight/1"])
 

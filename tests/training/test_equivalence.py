@@ -18,7 +18,7 @@ from afaf.training.cuda.graphed import GraphedEngine
 from afaf.training.eager import EagerEngine
 from afaf.training.folded_trunk import dead_neurons
 from afaf.training.learner import Learner
-from afaf.training.named import protected
+from afaf.training.named import protected_parameters
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import QuadraticPenalty
 from afaf.training.settings import SparseSettings
@@ -143,7 +143,7 @@ class Shrinking(AFAF):
     name = "shrinking"
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
-        held = {name: torch.zeros_like(tensor) for name, tensor in protected(learner.network.parameters).items()}
+        held = {name: torch.zeros_like(tensor) for name, tensor in protected_parameters(learner.network.parameters).items()}
         own = {f"weight/{l}": learner.ledger.owned_by(l, context.task) for l in range(1, learner.network.spec.E)}
         stiff = {name: mask.to(held[name].dtype).expand_as(held[name]) for name, mask in own.items()}
         return replace(super().plan(learner, context, phase), penalty=QuadraticPenalty(1.0, stiff, held, proximal=True))

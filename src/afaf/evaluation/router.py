@@ -20,7 +20,7 @@ from afaf.heads.patches import feature_count, patch_features, whitened_filters
 from afaf.heads.sums import Sums, packed_bytes
 from afaf.randomness import generator
 from afaf.training.learner import Learner
-from afaf.training.named import Named, find, keep
+from afaf.training.named import Named, keep_tensors, kept_tensors
 from afaf.training.task_data import TaskData
 
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
@@ -97,7 +97,7 @@ class Router:
         self._judge(learner, held_out, predict)
         sums = self._add(memory, sums, held_out)
         self._solve(memory, sums, data)
-        keep(memory, MEMORY, {name: tensor.float() for name, tensor in sums.to_tensors().items()})  # half the bytes
+        keep_tensors(memory, MEMORY, {name: tensor.float() for name, tensor in sums.to_tensors().items()})  # half the bytes
 
     def predictor(self, learner: Learner, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A function from images to the combined scores of all classes; those of classes that are yet to come are the lowest."""
@@ -151,7 +151,7 @@ class Router:
         return sums
 
     def _sums(self, memory: Named, data: TaskData) -> Sums:
-        kept = find(memory, MEMORY)
+        kept = kept_tensors(memory, MEMORY)
         sums = Sums.from_tensors({name: kept[name].cpu().double() for name in ("counts", "totals", "gram")}) if "gram" in kept else None
         return (sums or Sums.empty(feature_count(self.filters))).to(data.device)
 

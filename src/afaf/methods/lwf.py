@@ -15,7 +15,7 @@ from afaf.methods.base import Actions, TaskContext
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.training.learner import Learner
 from afaf.training.losses import distillation, total
-from afaf.training.named import as_parameters, everything, find, keep
+from afaf.training.named import as_parameters, keep_tensors, kept_tensors, state_dict
 from afaf.training.plan import LearningPlan
 
 
@@ -39,7 +39,7 @@ class LwF(DistillationCosts, StrengthMethod[LwFOptions]):
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         plan = super().plan(learner, context, phase)
-        teacher = find(learner.memory, "teacher")
+        teacher = kept_tensors(learner.memory, "teacher")
         if not teacher or self.strength == 0:
             return plan
         earlier = tuple(sorted(set(learner.seen_rows) - set(context.classes)))
@@ -50,4 +50,4 @@ class LwF(DistillationCosts, StrengthMethod[LwFOptions]):
         return plan
 
     def finish(self, learner: Learner, context: TaskContext) -> None:
-        keep(learner.memory, "teacher", everything(learner.network.parameters))
+        keep_tensors(learner.memory, "teacher", state_dict(learner.network.parameters))

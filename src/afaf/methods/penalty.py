@@ -7,7 +7,7 @@ from typing import Literal
 
 from afaf.errors import DivergedError
 from afaf.methods.strength import StrengthOptions
-from afaf.training.named import Named, find
+from afaf.training.named import Named, kept_tensors
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import Term, overshoot
 
@@ -38,4 +38,4 @@ def refuse_overshoot(plan: LearningPlan, strength: float, importance: Named) -> 
 def kept_terms(memory: Named) -> list[Term]:
     """Importance and anchor of each term that was kept, in order."""
     slots = sorted({int(name.split("/")[1]) for name in memory if name.startswith("importance/")})
-    return [(find(memory, f"importance/{slot}"), find(memory, f"anchor/{slot}")) for slot in slots]
+    return [(kept_tensors(memory, f"importance/{slot}"), kept_tensors(memory, f"anchor/{slot}")) for slot in slots]

@@ -19,7 +19,7 @@ from afaf.network.ops import Size
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
-from afaf.training.named import Named, find, keep, protected
+from afaf.training.named import Named, keep_tensors, kept_tensors, protected_parameters
 from afaf.training.parameter_importance import Measure, batch_importance, per_sample_importance
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import QuadraticPenalty, merged
@@ -75,13 +75,13 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
     def finish(self, learner: Learner, context: TaskContext) -> None:
         new = self.estimate(learner, context)
         slot = context.task if self.options.blend == "separate" else 0
-        old = find(learner.memory, f"importance/{slot}")
+        old = kept_tensors(learner.memory, f"importance/{slot}")
         if self.options.blend == "half":  # before the first task nothing is important: FACIL begins with zeros, and so halves the first
             new = {name: (tensor + old[name]) / 2 if old else tensor / 2 for name, tensor in new.items()}
         elif old:
             new = {name: tensor + old[name] for name, tensor in new.items()}
-        keep(learner.memory, f"importance/{slot}", new)
-        keep(learner.memory, f"anchor/{slot}", protected(learner.network.parameters))
+        keep_tensors(learner.memory, f"importance/{slot}", new)
+        keep_tensors(learner.memory, f"anchor/{slot}", protected_parameters(learner.network.parameters))
 
     def estimate(self, learner: Learner, context: TaskContext) -> Named:
         """How important each parameter is to this task, among the outputs of all classes seen so far."""

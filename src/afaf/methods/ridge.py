@@ -28,7 +28,7 @@ from afaf.randomness import generator
 from afaf.streams.tasks import Outline
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
-from afaf.training.named import find, keep
+from afaf.training.named import keep_tensors, kept_tensors
 from afaf.training.plan import LearningPlan
 
 
@@ -77,12 +77,12 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
         elif context.task == 1:
             draw = generator(learner.seed, "patches")
             memory["weights/filters"], memory["biases/filters"] = whitened_filters(data, self.options.filters, self.options.patch, draw)
-        features, sums = self._features(learner), find(memory, "sums")
+        features, sums = self._features(learner), kept_tensors(memory, "sums")
         with torch.no_grad():
             for index in torch.arange(len(data), device=data.device).split(512):
                 x, labels = data.batch(index)
                 sums = add_to_sums(sums, features(x), labels, learner.network.spec.n_classes)
-        keep(memory, "sums", sums)
+        keep_tensors(memory, "sums", sums)
         head, bias = solve(sums, self.options.strength)
         memory["weights/head"], memory["biases/head"] = (tensor.to(data.device, data.dtype).contiguous() for tensor in (head, bias))
 

@@ -19,7 +19,7 @@ from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
 from afaf.runs.presets import with_presets
 from afaf.streams.tasks import Outline, Stream
-from afaf.training.named import everything
+from afaf.training.named import state_dict
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Setup:
     def network_digest(self) -> str:
         """A checksum of the network's description and of the values it begins with."""
         digest = hashlib.blake2b(json.dumps(self.spec.to_dict()).encode(), digest_size=16)
-        for tensor in everything(self.initial).values() if self.initial is not None else ():
+        for tensor in state_dict(self.initial).values() if self.initial is not None else ():
             digest.update(tensor.float().contiguous().numpy().tobytes())
         return digest.hexdigest()
 

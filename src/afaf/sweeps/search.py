@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from afaf.errors import CapacityError, ConfigError, DivergedError, unknown
-from afaf.files import fill, make_folders, write_whole
+from afaf.files import make_folders, write_whole
 from afaf.files.lock import FolderLock, is_locked, one_at_a_time
 from afaf.randomness import generator
 from afaf.runs.config import Table, merge
@@ -376,4 +376,4 @@ def _record(trial: FrozenTrial) -> TrialRecord:
 
 
 def _write_text(path: Path, text: str) -> None:
-    write_whole(path, lambda temporary: fill(temporary, [text.encode()]))
+    write_whole(path, text.encode())

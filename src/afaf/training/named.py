@@ -1,4 +1,4 @@
-"""Parameters by name: how a method keeps them in `learner.memory`, where checkpoints carry them, and finds them again."""
+"""Parameters by name, and the tensors that a method keeps in `learner.memory`, which checkpoints store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from afaf.network.ops import Norm
 Named = dict[str, Tensor]
 
 
-def protected(parameters: Parameters) -> Named:
-    """What a penalty holds on to: weights and biases of every layer but the output, gains and shifts of norms."""
+def protected_parameters(parameters: Parameters) -> Named:
+    """The parameters that a penalty protects: weights and biases of every layer but the output, gains and shifts of norms."""
     named = {f"weight/{l}": weight for l, weight in enumerate(parameters.weights[:-1], 1)}
     named |= {f"bias/{l}": bias for l, bias in enumerate(parameters.biases[:-1], 1)}
     for layer, norm in parameters.norms.items():
@@ -22,7 +22,7 @@ def protected(parameters: Parameters) -> Named:
 
 
 def trainable(parameters: Parameters, layers: Sequence[int]) -> Named:
-    """What an optimiser may move: W_l of these l, all biases, gains and shifts of norms."""
+    """The parameters that an optimiser may change: W_l of these l, all biases, gains and shifts of norms."""
     named = {f"weight/{l}": parameters.weights[l - 1] for l in layers}
     named |= {f"bias/{l}": bias for l, bias in enumerate(parameters.biases, 1)}
     for layer, norm in parameters.norms.items():
@@ -36,17 +36,17 @@ def weight_number(name: str) -> int | None:
     return int(number) if kind == "weight" else None
 
 
-def everything(parameters: Parameters) -> Named:
-    """All that a network answers with: the protected parameters, the output layer and the statistics of norms."""
+def state_dict(parameters: Parameters) -> Named:
+    """All parameters and the statistics of norms, by name."""
     last = len(parameters.weights)
-    named = {**protected(parameters), f"weight/{last}": parameters.weights[-1], f"bias/{last}": parameters.biases[-1]}
+    named = {**protected_parameters(parameters), f"weight/{last}": parameters.weights[-1], f"bias/{last}": parameters.biases[-1]}
     for layer, norm in parameters.norms.items():
         named |= {f"mean/{layer}": norm.mean, f"var/{layer}": norm.var}
     return named
 
 
 def as_parameters(named: Named) -> Parameters:
-    """The parameters that `everything` named."""
+    """The parameters from a `state_dict`."""
 
     def by_number(kind: str) -> dict[int, Tensor]:
         numbers = sorted(int(name.split("/")[1]) for name in named if name.startswith(f"{kind}/"))
@@ -57,17 +57,17 @@ def as_parameters(named: Named) -> Parameters:
     return Parameters(list(by_number("weight").values()), list(by_number("bias").values()), norms)
 
 
-def keep(memory: Named, prefix: str, named: Mapping[str, Tensor]) -> None:
-    """Put copies under `prefix/...`: what happens to the originals later does not reach them."""
+def keep_tensors(memory: Named, prefix: str, named: Mapping[str, Tensor]) -> None:
+    """Store copies under `prefix/...`."""
     memory.update({f"{prefix}/{name}": tensor.detach().clone() for name, tensor in named.items()})
 
 
-def forget(memory: Named, prefix: str) -> None:
-    """Remove what was kept under `prefix/...`."""
-    for name in find(memory, prefix):
+def forget_tensors(memory: Named, prefix: str) -> None:
+    """Remove the tensors under `prefix/...`."""
+    for name in kept_tensors(memory, prefix):
         del memory[f"{prefix}/{name}"]
 
 
-def find(memory: Named, prefix: str) -> Named:
-    """What was kept under `prefix/...`; empty if nothing was."""
+def kept_tensors(memory: Named, prefix: str) -> Named:
+    """The tensors under `prefix/...`."""
     return {name.removeprefix(f"{prefix}/"): tensor for name, tensor in memory.items() if name.startswith(f"{prefix}/")}

@@ -26,7 +26,7 @@ from afaf.network.net import Network
 from afaf.network.ops import EPSILON, Norm, Operation, Size
 from afaf.network.spec import Edge, NetworkSpec
 from afaf.randomness import Key, uniform_at
-from afaf.training.named import Named, protected
+from afaf.training.named import Named, protected_parameters
 from afaf.training.task_data import RngScope, TaskData
 
 
@@ -82,20 +82,20 @@ def batch_importance(
     network: Network, data: TaskData, measure: Measure, size: Size, *, batch_size: int, scope: RngScope, norm_moves: bool = True
 ) -> Named:
     """The importance of each protected parameter from the gradients of whole batches, with the random draws of `scope`."""
-    total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
+    total = {name: torch.zeros_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
     for drawn in data.order(scope).split(batch_size * BATCHES_AT_ONCE):
         for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *data.batch(drawn, scope))), strict=True):
             live = _leaves(network.parameters)
             mode = _training(network.spec, scope, samples, norm_moves)
             mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
-            gradients = torch.autograd.grad(mean, list(protected(live).values()))
+            gradients = torch.autograd.grad(mean, list(protected_parameters(live).values()))
             torch._foreach_add_(list(total.values()), [size(gradient) for gradient in gradients], alpha=len(samples))
     return {name: tensor / len(data) for name, tensor in total.items()}
 
 
 def per_sample_importance(network: Network, data: TaskData, measure: Measure, size: Size) -> Named:
     """The importance of each protected parameter from the gradients of single images, many images at a time."""
-    total = {name: torch.zeros_like(tensor) for name, tensor in protected(network.parameters).items()}
+    total = {name: torch.zeros_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
     for samples in torch.arange(len(data), device=data.device).split(images_at_once(network.spec)):
         x, labels = data.batch(samples)
         measured = partial(measure, true=labels, samples=samples)

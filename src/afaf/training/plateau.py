@@ -13,7 +13,7 @@ import torch
 
 from afaf.network.forward import forward
 from afaf.training.learner import Learner
-from afaf.training.named import Named, everything, find, forget, keep
+from afaf.training.named import Named, forget_tensors, keep_tensors, kept_tensors, state_dict
 from afaf.training.optimisers import reset_optimiser
 from afaf.training.plan import LearningPlan, Step
 from afaf.training.schedules import ReduceOnPlateau
@@ -54,7 +54,7 @@ class Plateau:
         loss = loss_on(learner, self.plan, self.held_out)
         if loss < state.best:
             state.best, state.left = loss, self.schedule.patience
-            keep(learner.memory, f"{KEPT}/best", self._network())
+            keep_tensors(learner.memory, f"{KEPT}/best", self._network())
         else:
             state.left -= 1
             if state.left <= 0:
@@ -65,18 +65,18 @@ class Plateau:
     def finish(self) -> None:
         """Leave the best network behind, and nothing else."""
         self._go_back()
-        forget(self.learner.memory, KEPT)
+        forget_tensors(self.learner.memory, KEPT)
 
     def _network(self) -> Named:
         """Parameters, and the owners of connections where rewiring moves them."""
         owners = self.learner.ledger.owners if self.plan.rewire is not None else []
-        return everything(self.learner.network.parameters) | {f"owner/{l}": owner for l, owner in enumerate(owners, 1)}
+        return state_dict(self.learner.network.parameters) | {f"owner/{l}": owner for l, owner in enumerate(owners, 1)}
 
     @torch.no_grad()
     def _go_back(self) -> None:
         """To the best epoch; if no loss was finite there is none."""
         network = self._network()
-        for name, tensor in find(self.learner.memory, f"{KEPT}/best").items():
+        for name, tensor in kept_tensors(self.learner.memory, f"{KEPT}/best").items():
             network[name].copy_(tensor)
         reset_optimiser(self.learner.optimiser_state)
 

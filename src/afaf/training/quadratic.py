@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from afaf.network.forward import Parameters
-from afaf.training.named import Named, protected, weight_number
+from afaf.training.named import Named, protected_parameters, weight_number
 
 Term = tuple[Named, Named]  # importance and anchor of each protected parameter
 
@@ -31,7 +31,7 @@ class QuadraticPenalty:
 
     def __call__(self, parameters: Parameters) -> Tensor:
         """The penalty as a term of the loss."""
-        named = protected(parameters)
+        named = protected_parameters(parameters)
         terms = [(self.importance[name] * (named[name] - self.anchor[name]).square()).sum() for name in self.importance]
         return self.strength / 2 * torch.stack(terms).sum()
 
@@ -40,7 +40,7 @@ class QuadraticPenalty:
 
         That is w <- w + a / (1 + a) (anchor - w) with a = lr x strength x importance: never past the anchor, however strong.
         """
-        named = protected(parameters)
+        named = protected_parameters(parameters)
         for name, importance in self.importance.items():
             pull = lr * self.strength * importance
             named[name].lerp_(self.anchor[name], pull / (1 + pull))
