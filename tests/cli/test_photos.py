@@ -97,6 +97,46 @@ def test_more_images_of_known_classes_are_welcome_and_evaluated(place: Path, tmp
     assert (about["before"]["images"], about["after"]["images"]) == (20, 30)
 
 
+def test_a_network_is_judged_before_and_after_and_lost_classes_are_told(place: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    how = ["--evaluate", place / "test", "--json", "--device", "cpu"]
+    begin = ["--method", "finetune", "--epochs", 30, "--size", 8, "--network", "mlp"]
+    assert call("learn", place / "first", "--model", model, "--evaluate", tmp_path / "nowhere", *begin).exit_code == 2
+    assert not model.exists()
+    first = write_photos(tmp_path / "test", ("red", "green"), 10, 2)
+    result = call("learn", place / "first", "--model", model, *begin, "--evaluate", first, *how[2:])
+    about = json.loads(result.stdout.splitlines()[-1])
+    assert (about["before"], about["after"]["accuracy"]) == (None, 100)
+    result = call("learn", place / "second", "--model", model, *how)
+    about = json.loads(result.stdout.splitlines()[-1])
+    assert (about["before"]["images"], about["after"]["images"]) == (20, 30)
+    assert about["after"]["accuracy"] < 50  # fine-tuning forgets
+    assert "red" in result.stderr
+
+
+def test_an_encoder_that_was_moved_is_named_and_features_are_kept(place: Path, tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path / "here.pt2")
+    model, test, cache = tmp_path / "m.safetensors", place / "test", tmp_path / "cache"
+    assert call("learn", place / "first", "--model", model, "--encoder", encoder, "--cache", cache).exit_code == 0
+    moved = encoder.rename(tmp_path / "there.pt2")
+    for command in (["evaluate", model, place / "first", "--json"], ["predict", test, "--model", model, "--json"]):
+        assert call(*command).exit_code == 2
+        answers = [call(*command, "--encoder", moved, *more).stdout for more in ([], ["--cache", cache])]
+        assert answers[0] == answers[1]
+        assert call(*command, "--encoder", write_encoder(tmp_path / "strange.pt2", 1)).exit_code == 2
+    kept = sorted(cache.rglob("*.npy"))
+    assert len(kept) == 140 + 30
+    kept[0].write_bytes(b"no features")
+    before = model.read_bytes()
+    assert call("forget", test, "--model", model, "--encoder", moved, "--cache", cache).exit_code == 2  # of a class that it does not know
+    assert model.read_bytes() == before
+    assert call("learn", place / "second", "--model", model, "--encoder", moved, "--cache", cache).exit_code == 0
+    assert (
+        accuracy(place / "both.safetensors", test)
+        == json.loads(call("evaluate", model, test, "--encoder", moved, "--cache", cache, "--json").stdout)["accuracy"]
+    )
+
+
 def test_models_merge_and_images_are_forgotten(place: Path, tmp_path: Path) -> None:
     merged = tmp_path / "merged.safetensors"
     assert call("merge", place / "a.safetensors", place / "b.safetensors", "--model", merged).exit_code == 0

@@ -125,3 +125,8 @@ def work_is_done() -> Iterator[None]:
     except OutputError as error:
         if not error.reader_left:
             new_console(stderr=True).print(f"warning: all is done, but {error}", soft_wrap=True, highlight=False, markup=False)
+
+
+def say(out: Console, words: str) -> None:
+    """Print a line as it is."""
+    out.print(words, markup=False, emoji=False, soft_wrap=True, highlight=False)

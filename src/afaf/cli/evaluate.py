@@ -9,14 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from afaf.cli.learn import SKIP, image_size, say
-from afaf.cli.photos import evaluated_photos
+from afaf.cli.answers import evaluated, open_ready
+from afaf.cli.consoles import say
 from afaf.files import check_output, write_output
-from afaf.lifelong.evaluate import Evaluation, evaluate
-from afaf.lifelong.model_store import has_encoder, open_model
+from afaf.lifelong.evaluate import Evaluation
 from afaf.report.evaluation_page import CLASS_HEADINGS, class_rows, evaluation_page
-from afaf.runs.device import find_device
-from afaf.streams.own import Unreadable, find_class_folders, read_images
+from afaf.streams.own import Unreadable, find_class_folders
 
 
 def evaluate_model(
@@ -24,6 +22,8 @@ def evaluate_model(
     folder: Path,
     *,
     html: Path | None,
+    encoder: str | None,
+    cache: Path | None,
     device: str,
     unreadable: Unreadable,
     as_json: bool,
@@ -33,14 +33,8 @@ def evaluate_model(
 ) -> None:
     if html is not None:
         check_output(html, "html", [path], force=force)
-    found = find_class_folders(folder)
-    if has_encoder(path):
-        evaluation = evaluated_photos(path, found.files, device, unreadable, stderr)
-    else:
-        model = open_model(path, find_device(device))
-        images, read = read_images([file for file, _ in found.files], *image_size(path, model), unreadable, SKIP)
-        labels = dict(found.files)
-        evaluation = evaluate(model.life, read, [labels[file] for file in read], model.probabilities(images), None)
+    files = find_class_folders(folder).files
+    evaluation = evaluated(path, open_ready(path, device, encoder, cache), files, unreadable, stderr)
     if html is not None:
         text = evaluation_page(path, folder, evaluation).html()
         write_output(html, "html", text.encode(), [path], force=force)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from afaf.cli.learn import image_size, say
+from afaf.cli.answers import image_size
+from afaf.cli.consoles import say
 from afaf.errors import ConfigError
 from afaf.files import check_output
 from afaf.lifelong.export import FORMATS, Kind, export

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from afaf.cli.learn import say
+from afaf.cli.consoles import say
 from afaf.errors import ConfigError
 from afaf.files import check_output, write_output
 from afaf.files.marks import format_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,10 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from afaf.cli.consoles import work_is_done
+from afaf.cli.answers import SKIP, evaluated, image_size
+from afaf.cli.consoles import say, work_is_done
+from afaf.cli.photos import prepare_photos, show_photos_learned
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.evaluate import Evaluation
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import (
@@ -37,7 +41,7 @@ from afaf.training.report import EpochReport
 
 LONG = 5  # minutes of a wait that is announced
 EVERY = 10  # seconds between lines where there is no terminal
-SKIP = "--skip-unreadable leaves them out"
+FELL = 20  # percent of a class's test images: a fall that is told
 
 
 def learn_folder(
@@ -45,30 +49,80 @@ def learn_folder(
     path: Path,
     given: Mapping[str, Any],
     *,
+    encoder: str | None,
+    cache: Path | None,
+    evaluate_on: Path | None,
     device: str,
     unreadable: Unreadable,
     out: Console,
     stderr: Console,
     as_json: bool,
 ) -> None:
-    """Learn a folder as one more task; `given` are the options that only a new model takes, None where they were not given.
+    """Learn a folder as one more call; `given` are the options that only a new model takes, None where they were not given.
 
     What was typed is judged first, in its order: the folder, the model, the options; then what is in the images.
     """
     with told_if_interrupted(path) as before:
         found = find_class_folders(folder)
+        judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
-        prepare = go_on if path.exists() else begin
-        model, images, labels = prepare(path, found, given, device, unreadable)
-        with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
-            model = model.learn(images, labels, bar)
+        earlier = later = None
+        model, teach = (
+            prepare_network(path, found, given, device, unreadable, stderr)
+            if encoder is None
+            else prepare_photos(path, found, encoder, given["method"], device, cache, unreadable, stderr)
+        )
+        known = set(map(str, model.life.known))
+        if some := [(file, label) for file, label in judged if label in known]:
+            earlier = evaluated(path, model, some, unreadable, stderr)
+        model = teach()
+        if judged:
+            later = evaluated(path, model, judged, unreadable, stderr)
         make_place(path)
         replace_model(path, model, before)
     with work_is_done():
-        show_learned(out, path, model, as_json)
+        told = model.warnings() if isinstance(model, EncodedModel) else []  # a network's were told while it was trained
+        told += [] if later is None else worse_classes(earlier, later)
+        for words in told:
+            stderr.print(f"[yellow]warning:[/] {escape(words)}", highlight=False, soft_wrap=True)
+        about = (
+            show_photos_learned(out, path, model, as_json) if isinstance(model, EncodedModel) else show_learned(out, path, model, as_json)
+        )
+        if as_json:
+            print(json.dumps({**about, "before": earlier and asdict(earlier), "after": later and asdict(later)}))
+            return
+        for when, evaluation in (("before", earlier), ("after", later)):
+            if evaluation is not None:
+                say(out, f"{when} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
+        say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def worse_classes(earlier: Evaluation | None, later: Evaluation) -> list[str]:
+    """Classes of which no image is right any more, or far fewer than before the call."""
+    was = {} if earlier is None else {row["label"]: row["accuracy"] for row in earlier.classes}
+    told = [f"no test image of {', '.join(later.never_right)} is right"] if later.never_right else []
+    fell = [
+        f"{row['label']} from {was[row['label']]:.0f} to {row['accuracy']:.0f} %"
+        for row in later.classes
+        if was.get(row["label"], 0) - row["accuracy"] > FELL
+    ]
+    return told + ([f"since this call fewer test images are right: {', '.join(fell)}"] if fell else [])
 
 
 Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is to learn
+
+
+def prepare_network(
+    path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable, stderr: Console
+) -> tuple[Lifelong, Callable[[], AnyModel]]:
+    """The model before the call, and the function that teaches it."""
+    model, images, labels = (go_on if path.exists() else begin)(path, found, given, device, unreadable)
+
+    def teach() -> Lifelong:
+        with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
+            return model.learn(images, labels, bar)
+
+    return model, teach
 
 
 def go_on(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
@@ -102,33 +156,24 @@ def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
         raise ConfigError(f"{names}: decided when a model is begun, and {path} was begun otherwise: leave that out, or name a new file")
 
 
-def image_size(path: Path, model: Lifelong) -> tuple[int, int]:
-    """(side, channels) of the images a model reads."""
-    shape = model.spec.input_shape
-    if len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
-        raise ConfigError(f"{path} does not read square grey or colour images but {shape}: use it from Python, with AFAFClassifier.load")
-    return shape[1], shape[0]
-
-
-def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> None:
-    """What the task just learned is like, and what room is left."""
+def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
+    """Say how the task just learned turned out, and what room is left; return that as data."""
     note, life = model.life.tasks[-1], model.life
     names = [str(label) for label in life.labels[-1]]
     room, used = model.room(), capacity(model)
+    about = {
+        "model": str(path),
+        "task": len(life.tasks),
+        "classes": names,
+        "images": note.images,
+        "held_out": note.held_out,
+        "accuracy": note.accuracy,
+        "capacity_used": used,
+        "tasks_that_fit": room,
+        "bytes": path.stat().st_size,
+    }
     if as_json:
-        about = {
-            "model": str(path),
-            "task": len(life.tasks),
-            "classes": names,
-            "images": note.images,
-            "held_out": note.held_out,
-            "accuracy": note.accuracy,
-            "capacity_used": used,
-            "tasks_that_fit": room,
-            "bytes": path.stat().st_size,
-        }
-        print(json.dumps(about))
-        return
+        return about
     shown = ", ".join(map(printable_name, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     say(out, f"task {len(life.tasks)} learned: {shown}; {note.images} images")
     if note.accuracy is None:
@@ -137,7 +182,7 @@ def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> No
         say(out, f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
     say(out, "capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
     say(out, f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
-    say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return about
 
 
 def capacity(model: Lifelong) -> dict[str, float]:
@@ -183,10 +228,6 @@ def removed(model: AnyModel, name: str) -> str:
         return f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)"
     freed = model.remove(model.life.label_of(name))
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
-
-
-def say(out: Console, words: str) -> None:
-    out.print(words, markup=False, emoji=False, soft_wrap=True, highlight=False)
 
 
 class Bar(training.Progress):

@@ -23,6 +23,8 @@ ModelOption = Annotated[Path, typer.Option("--model", help="The model file, for 
 ModelFile = Annotated[Path, typer.Argument(help="A model file, made by afaf learn or AFAFClassifier.save; or by afaf run.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
+EncoderOption = Annotated[str | None, typer.Option("--encoder", help="The model's encoder, if its file is not where it was.")]
+CacheOption = Annotated[Path | None, typer.Option("--cache", help="Keep the encoder's features of images in this folder.")]
 SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, instead of stopping.")]
 
 
@@ -50,7 +52,8 @@ def learn(
         str | None,
         typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder; without, one that `afaf methods` lists."),
     ] = None,
-    evaluate: Annotated[Path | None, typer.Option(help="Test images: tell how many are right before and after (with an encoder).")] = None,
+    evaluate: Annotated[Path | None, typer.Option(help="Test images: tell how many are right before and after.")] = None,
+    cache: CacheOption = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
     set_: SetOption = [],
@@ -65,31 +68,27 @@ def learn(
     The model file is written whole or not at all: Ctrl-C leaves it as it was.
     """
     from afaf.cli.learn import learn_folder
-    from afaf.cli.photos import encoder_for, learn_photos
+    from afaf.cli.photos import encoder_for
 
     given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
-    given["epochs"] = epochs
-    given |= {"augment": "crop-flip" if augment else None, "validation": validation, "seed": seed, "settings": set_ or None}
-    unreadable: Any = "skip" if skip_unreadable else "error"
+    given |= {"epochs": epochs, "augment": "crop-flip" if augment else None, "validation": validation, "seed": seed}
+    given["settings"] = set_ or None
     name = encoder_for(model, encoder, method, given, stderr)
-    if name is not None:
-        learn_photos(
-            folder,
-            model,
-            encoder=name,
-            method=method,
-            evaluate_on=evaluate,
-            device=device,
-            unreadable=unreadable,
-            out=console,
-            stderr=stderr,
-            as_json=json_,
-        )
-        return
-    if evaluate is not None:
-        raise ConfigError("--evaluate is for models with an encoder; use afaf evaluate MODEL FOLDER before and after")
-    given["method"] = method
-    learn_folder(folder, model, given, device=device, unreadable=unreadable, out=console, stderr=stderr, as_json=json_)
+    if name is None and cache is not None:
+        raise ConfigError("--cache keeps features of an encoder, and a network is trained here: leave it out")
+    learn_folder(
+        folder,
+        model,
+        {**given, "method": method},
+        encoder=name,
+        cache=cache,
+        evaluate_on=evaluate,
+        device=device,
+        unreadable="skip" if skip_unreadable else "error",
+        out=console,
+        stderr=stderr,
+        as_json=json_,
+    )
 
 
 def predict(
@@ -99,6 +98,8 @@ def predict(
     unknown_below: Annotated[float, typer.Option(help="Answer `unknown` where no class is at least so probable.", min=0.0, max=1.0)] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    encoder: EncoderOption = None,
+    cache: CacheOption = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
 ) -> None:
@@ -109,9 +110,8 @@ def predict(
         raise ConfigError("--json and --csv exclude each other")
     unreadable: Any = "skip" if skip_unreadable else "error"
     form = "json" if json_ else "csv" if csv else "lines"
-    predict_images(
-        model, images, top=top, unknown_below=unknown_below, form=form, device=device, unreadable=unreadable, out=console, stderr=stderr
-    )
+    how: Any = {"top": top, "unknown_below": unknown_below, "form": form, "encoder": encoder, "cache": cache}
+    predict_images(model, images, **how, device=device, unreadable=unreadable, out=console, stderr=stderr)
 
 
 def inspect(
@@ -171,6 +171,8 @@ def evaluate(
     file: ModelFile,
     folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each class; test in it is not looked for.")],
     html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.evaluation.html.")] = False,
+    encoder: EncoderOption = None,
+    cache: CacheOption = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
     force: ForceOption = False,
@@ -182,12 +184,14 @@ def evaluate(
     unreadable: Any = "skip" if skip_unreadable else "error"
     page = file.with_suffix(".evaluation.html") if html else None
     shown: Any = {"as_json": json_, "force": force, "out": console, "stderr": stderr}
-    evaluate_model(file, folder, html=page, device=device, unreadable=unreadable, **shown)
+    evaluate_model(file, folder, html=page, encoder=encoder, cache=cache, device=device, unreadable=unreadable, **shown)
 
 
 def forget(
     folder: Annotated[Path, typer.Argument(help="A folder of class folders, with the images that the model is to forget.")],
     model: ModelOption,
+    encoder: EncoderOption = None,
+    cache: CacheOption = None,
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
 ) -> None:
@@ -195,7 +199,7 @@ def forget(
     from afaf.cli.photos import forget_photos
 
     unreadable: Any = "skip" if skip_unreadable else "error"
-    forget_photos(folder, model, device=device, unreadable=unreadable, out=console, stderr=stderr)
+    forget_photos(folder, model, encoder=encoder, cache=cache, device=device, unreadable=unreadable, out=console, stderr=stderr)
 
 
 def merge(

@@ -1,36 +1,27 @@
-"""`afaf learn`, `forget`, `merge`, `predict`, `inspect` and `classes` for models of an encoder and a head."""
+"""`afaf learn`, `forget`, `merge` and `inspect` for models of an encoder and a head."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from afaf.cli.consoles import work_is_done
-from afaf.cli.learn import SKIP, say
+from afaf.cli.answers import SKIP, counted, encoder_at
+from afaf.cli.consoles import say
 from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
-from afaf.encoders.find import find_encoder
 from afaf.errors import ConfigError, DataError
 from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
-from afaf.lifelong.encode_files import FileParts, OnBatch
+from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
-from afaf.lifelong.evaluate import Evaluation, evaluate
 from afaf.lifelong.head_state import HeadSettings, default_head
-from afaf.lifelong.life import Label
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
-from afaf.runs.device import find_device
-from afaf.streams.own import Unreadable, find_class_folders
+from afaf.streams.own import ClassFolders, Unreadable, find_class_folders
 from afaf.text import printable_name
-
-Files = Sequence[tuple[Path, Label]]
 
 
 def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str, Any], out: Console) -> str | None:
@@ -62,73 +53,55 @@ def _encoder_of(path: Path, encoder: str, method: str | None, options: Sequence[
     return model.identity.name if encoder == AUTO else encoder
 
 
-def learn_photos(
-    folder: Path,
+def prepare_photos(
     path: Path,
-    *,
+    found: ClassFolders,
     encoder: str,
     method: str | None,
-    evaluate_on: Path | None,
     device: str,
+    cache: Path | None,
     unreadable: Unreadable,
-    out: Console,
     stderr: Console,
-    as_json: bool,
-) -> None:
-    """Teach the images of a folder to a model of an encoder and a head; classes may be new or known."""
-    with told_if_interrupted(path) as before:
-        found = find_class_folders(folder)
-        judged = None if evaluate_on is None else find_class_folders(evaluate_on)
-        check_place(path)
-        if path.exists():
-            model = open_encoded(path)
-            model.attach(encoder, find_device(device))
-        else:
-            model = EncodedModel.begin(find_encoder(encoder, find_device(device)), HeadSettings(method or default_head(encoder)))
-        earlier = None
-        if judged is not None and model.life.known:
-            known = [(file, label) for file, label in judged.files if label in set(map(str, model.life.known))]
-            earlier = _evaluated(model, known, unreadable, stderr) if known else None
+) -> tuple[EncodedModel, Callable[[], EncodedModel]]:
+    """The model before a call of learn, and the function that teaches it; classes may be new or known."""
+    if path.exists():
+        model = open_encoded(path)
+        model.attach(encoder_at(encoder, device, cache, model))
+    else:
+        model = EncodedModel.begin(encoder_at(encoder, device, cache), HeadSettings(method or default_head(encoder)))
+
+    def teach() -> EncodedModel:
         with counted(stderr, "learning", len(found.files)) as on_batch:
-            model = model.learn(FileParts(model.encoder, found.files, unreadable, SKIP, on_batch))
-        later = None if judged is None else _evaluated(model, judged.files, unreadable, stderr)
-        make_place(path)
-        replace_model(path, model, before)
-    with work_is_done():
-        for words in model.warnings():
-            stderr.print(f"[yellow]warning:[/] {escape(words)}", highlight=False, soft_wrap=True)
-        _show_learned(out, path, model, earlier, later, as_json)
+            return model.learn(FileParts(model.encoder, found.files, unreadable, SKIP, on_batch))
+
+    return model, teach
 
 
-def _show_learned(
-    out: Console, path: Path, model: EncodedModel, earlier: Evaluation | None, later: Evaluation | None, as_json: bool
-) -> None:
+def show_photos_learned(out: Console, path: Path, model: EncodedModel, as_json: bool) -> dict[str, Any]:
+    """Say how the call turned out; return that as data."""
     note, life = model.life.tasks[-1], model.life
     new = [str(label) for label in life.labels[-1]]
+    about: dict[str, Any] = {"model": str(path), "call": len(life.tasks), "new_classes": new, "classes": len(life.known)}
+    about |= {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy, "bytes": path.stat().st_size}
     if as_json:
-        about: dict[str, Any] = {"model": str(path), "call": len(life.tasks), "new_classes": new, "classes": len(life.known)}
-        about |= {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy}
-        about |= {"bytes": path.stat().st_size, "before": earlier and asdict(earlier), "after": later and asdict(later)}
-        print(json.dumps(about))
-        return
+        return about
     shown = (", ".join(map(printable_name, new[:8])) + (f" and {len(new) - 8} more" if len(new) > 8 else "")) or "no new class"
     known = "1 class" if len(life.known) == 1 else f"{len(life.known)} classes"
     say(out, f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {known} known")
     if note.accuracy is not None:
         say(out, f"{note.accuracy:.1f} % of {note.held_out} of these images are right with a head that has not learned them")
-    for words, evaluation in (("before", earlier), ("after", later)):
-        if evaluation is not None:
-            say(out, f"{words} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
-    say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return about
 
 
-def forget_photos(folder: Path, path: Path, *, device: str, unreadable: Unreadable, out: Console, stderr: Console) -> None:
+def forget_photos(
+    folder: Path, path: Path, *, encoder: str | None, cache: Path | None, device: str, unreadable: Unreadable, out: Console, stderr: Console
+) -> None:
     """Take the images of a folder out of a model, exactly."""
     with told_if_interrupted(path) as before:
         found = find_class_folders(folder)
         model = _opened(path)
         check_place(path)
-        model.attach(model.identity.name, find_device(device))
+        model.attach(encoder_at(encoder or model.identity.name, device, cache, model))
         files = [(file, model.life.label_of(label)) for file, label in found.files]
         with counted(stderr, "forgetting", len(files)) as on_batch:
             left = model.forget(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
@@ -167,38 +140,6 @@ def _opened(path: Path) -> EncodedModel:
     return open_encoded(path)
 
 
-def predict_photos(
-    path: Path, files: Sequence[Path], device: str, unreadable: Unreadable, stderr: Console
-) -> tuple[list[Path], Any, Any, list[str]]:
-    """The files that could be read, probabilities, whether each is of no known class (None: cannot be told), and the labels."""
-    model = open_encoded(path)
-    model.attach(model.identity.name, find_device(device))
-    read, probabilities, unknown = answers(model, [(file, "") for file in files], unreadable, stderr)
-    return read, probabilities, unknown, [str(label) for label in model.life.known]
-
-
-def answers(model: EncodedModel, files: Files, unreadable: Unreadable, stderr: Console) -> tuple[list[Path], Any, Any]:
-    import torch
-
-    with counted(stderr, "looking at images", len(files)) as on_batch:
-        parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
-        found = [model.answers(encoded) for _, encoded, _ in parts]
-    probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
-    return parts.read, probabilities, None if model.unknown_above is None else distances > model.unknown_above
-
-
-def _evaluated(model: EncodedModel, files: Files, unreadable: Unreadable, stderr: Console) -> Evaluation:
-    labels = {file: str(label) for file, label in files}
-    read, probabilities, unknown = answers(model, files, unreadable, stderr)
-    return evaluate(model.life, read, [labels[file] for file in read], probabilities, unknown)
-
-
-def evaluated_photos(path: Path, files: Files, device: str, unreadable: Unreadable, stderr: Console) -> Evaluation:
-    model = open_encoded(path)
-    model.attach(model.identity.name, find_device(device))
-    return _evaluated(model, files, unreadable, stderr)
-
-
 def inspect_photos(path: Path, as_json: bool, out: Console) -> None:
     model = open_encoded(path)
     counts = (model.taught.counts + model.held.counts).long().tolist()
@@ -220,12 +161,3 @@ def inspect_photos(path: Path, as_json: bool, out: Console) -> None:
     for row in calls:
         held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
         say(out, f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
-
-
-@contextmanager
-def counted(console: Console, words: str, total: int) -> Iterator[OnBatch]:
-    """A bar of images on a terminal, with the time left."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(words, total=total)
-        yield lambda n: progress.advance(bar, n)

@@ -11,11 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from afaf.cli.learn import SKIP, image_size, say
-from afaf.cli.photos import predict_photos
-from afaf.lifelong.model_store import has_encoder, open_model
-from afaf.runs.device import find_device
-from afaf.streams.own import Unreadable, read_images
+from afaf.cli.answers import answers, open_ready
+from afaf.cli.consoles import say
+from afaf.streams.own import Unreadable
 from afaf.streams.sources.class_folders import image_files
 from afaf.text import csv_cell, printable_name
 
@@ -29,6 +27,8 @@ def predict_images(
     top: int,
     unknown_below: float,
     form: str,
+    encoder: str | None,
+    cache: Path | None,
     device: str,
     unreadable: Unreadable,
     out: Console,
@@ -36,18 +36,15 @@ def predict_images(
 ) -> None:
     """Print, for each image, the likeliest classes with their probabilities."""
     files = list(dict.fromkeys(file for source in sources for file in image_files(source)))
-    if has_encoder(path):
-        read, probabilities, none_of_these, labels = predict_photos(path, files, device, unreadable, stderr)
-    else:
-        model, none_of_these = open_model(path, find_device(device)), None
-        images, read = read_images(files, *image_size(path, model), unreadable, SKIP)
-        probabilities, labels = model.probabilities(images), [str(label) for label in model.life.known]
+    model = open_ready(path, device, encoder, cache)
+    read, probabilities, none_of_these = answers(path, model, [(file, "") for file in files], unreadable, stderr)
+    labels = [str(label) for label in model.life.known]
     rows: list[dict[str, Any]] = []
     for i, (file, row) in enumerate(zip(read, probabilities, strict=True)):
         order = sorted(range(len(row)), key=lambda k: -row[k])[:top]
-        answers = [{"label": labels[k], "probability": round(float(row[k]), 6)} for k in order]
+        best = [{"label": labels[k], "probability": round(float(row[k]), 6)} for k in order]
         sure = row[order[0]] >= unknown_below
-        rows.append({"file": str(file), "label": labels[order[0]] if sure else UNKNOWN, "top": answers})
+        rows.append({"file": str(file), "label": labels[order[0]] if sure else UNKNOWN, "top": best})
         if none_of_these is not None:
             rows[-1]["none_of_these"] = bool(none_of_these[i])
     if form == "json":

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from afaf.cli.learn import say
+from afaf.cli.consoles import say
 from afaf.cli.photos import encoder_for
 from afaf.errors import ConfigError
 

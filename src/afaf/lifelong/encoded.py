@@ -29,7 +29,7 @@ from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
 from afaf.lifelong.head_state import PARTS, HeadSettings, State, default_head, is_held_out
-from afaf.lifelong.life import Label, Life, TaskNote
+from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Tensors, readable
 from afaf.storage.model_file import check_format
@@ -38,7 +38,6 @@ from afaf.version import __version__
 FORMAT = 1
 KIND = "encoder and head"
 HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
-UNBALANCED = 10  # a class with so many times fewer images than another is told of
 
 Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
 
@@ -84,6 +83,7 @@ class EncodedModel:
                 f"({self.identity.digest[:12]}): install that version, or begin a new model"
             )
         self._encoder = encoder
+        self.identity = replace(self.identity, name=encoder.identity.name)  # its file may have moved
 
     @cached_property
     def projection(self) -> Projection | None:
@@ -178,10 +178,8 @@ class EncodedModel:
     def warnings(self) -> list[str]:
         """What a user should know of the classes."""
         counts = (self.taught.counts + self.held.counts).tolist()
-        known = {label: int(counts[c]) for label, c in self.life.known.items()}
-        most = max(known.values())
-        few = [f"{label} ({n})" for label, n in known.items() if n * UNBALANCED < most]
-        told = [f"few images, against {most} of the largest class: {', '.join(few)}; more of them will help"] if few else []
+        few = few_images({label: int(counts[c]) for label, c in self.life.known.items()})
+        told = [few] if few else []
         lost = self._never_right()
         if lost:
             told.append(f"held-out images of {', '.join(map(str, lost))} are taken for other classes: add images, or look at their folders")
@@ -191,7 +189,7 @@ class EncodedModel:
         """Classes whose held-out mean is answered with another class."""
         known, held = self.life.known, self.held
         answers = self._masked(self._trial)(held.means).argmax(1)
-        return [label for label, c in known.items() if held.counts[c] > 0 and int(answers[c]) != c]
+        return [label for label, c in known.items() if held.counts[c] >= TELLING and int(answers[c]) != c]
 
     # Answers.
 

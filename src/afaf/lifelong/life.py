@@ -13,6 +13,8 @@ from afaf.errors import DataError
 
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
+TELLING = 3  # held-out images of a class from which it is told that none is right
+UNBALANCED = 10  # a class with so many times fewer images than another is told of
 
 
 @dataclass
@@ -123,3 +125,10 @@ class Life:
 
 def sorted_labels(labels: Iterable[Label]) -> list[Label]:
     return sorted(labels, key=lambda label: (isinstance(label, str), label))
+
+
+def few_images(counts: Mapping[Label, int]) -> str | None:
+    """A warning that names classes with far fewer images than another."""
+    most = max(counts.values())
+    few = [f"{label} ({n})" for label, n in counts.items() if n * UNBALANCED < most]
+    return f"few images, against {most} of the largest class: {', '.join(few)}; more of them will help" if few else None

@@ -19,7 +19,7 @@ from torch import Tensor
 from afaf.errors import CapacityError, DataError, FileError
 from afaf.evaluation.metrics import hardly_learned
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
-from afaf.lifelong.life import Label, Life, TaskNote, sorted_labels
+from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, sorted_labels
 from afaf.lifelong.settings import (
     LifelongSettings,
     config_of,
@@ -288,7 +288,9 @@ class Lifelong:
         life.labels.append(new)
         self.model.class_names.append([str(label) for label in new])
         self.model.preparations = [self.preparation] * task
-        life.tasks.append(self._judged(Split(images[aside], y[aside]), len(train)))
+        life.tasks.append(self._judged(Split(images[aside], y[aside]), len(train), progress))
+        if few := few_images({label: int((y == c).sum()) for label, c in ids.items()}):
+            progress.warned(few)
         return self
 
     def _loss(self, plan: LearningPlan, train: Split, with_negatives: bool) -> BalancedCrossEntropy | None:
@@ -300,13 +302,17 @@ class Lifelong:
         outputs = plan.outputs or tuple(range(rows))
         return BalancedCrossEntropy(outputs, rows, weights, self.learner.network.device, 1.0 if with_negatives else None)
 
-    def _judged(self, aside: Split, images: int) -> TaskNote:
+    def _judged(self, aside: Split, images: int, progress: Progress) -> TaskNote:
         note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, len(aside))
         if len(aside):
             known = list(self.life.known.values())
             logits = self._logits(np.asarray(aside.images))[:, known]
             target = torch.tensor([known.index(c) for c in aside.labels.tolist()])
-            note.accuracy = round(100 * float((logits.argmax(1) == target).double().mean()), 3)
+            right = logits.argmax(1) == target
+            note.accuracy = round(100 * float(right.double().mean()), 3)
+            judged = {str(label): right[target == k] for k, label in enumerate(self.life.known)}
+            if lost := [label for label, found in judged.items() if len(found) >= TELLING and not found.any()]:
+                progress.warned(f"no held-out image of {', '.join(lost)} is right: add images, or look at their folders")
             note.temperature = fitted_temperature(logits, target) if len(aside) >= ENOUGH and len(known) > 1 else None
         return note
 

@@ -1,0 +1,83 @@
+"""Answers of a model of either kind on image files, for `afaf predict`, `evaluate` and `learn --evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from afaf.encoders.cache import CachedEncoder
+from afaf.encoders.encoder import Encoder
+from afaf.encoders.find import find_encoder
+from afaf.errors import ConfigError
+from afaf.lifelong.encode_files import FileParts, OnBatch
+from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.evaluate import Evaluation, evaluate
+from afaf.lifelong.life import Label
+from afaf.lifelong.model import Lifelong
+from afaf.lifelong.model_store import AnyModel, has_encoder, open_encoded, open_model
+from afaf.runs.device import find_device
+from afaf.streams.own import Unreadable, read_images
+
+SKIP = "--skip-unreadable leaves them out"
+Files = Sequence[tuple[Path, Label]]
+Answers = tuple[list[Path], NDArray[Any], NDArray[Any] | None]  # files that were read, probabilities, whether each is of no known class
+
+
+def open_ready(path: Path, device: str, encoder: str | None = None, cache: Path | None = None) -> AnyModel:
+    """The model in a file, ready to answer. `encoder` is where its encoder is now, if not where the model says."""
+    if has_encoder(path):
+        model = open_encoded(path)
+        model.attach(encoder_at(encoder or model.identity.name, device, cache, model))
+        return model
+    if encoder is not None or cache is not None:
+        raise ConfigError(f"{'--encoder' if encoder else '--cache'}: {path} has no encoder: leave that out")
+    return open_model(path, find_device(device))
+
+
+def encoder_at(source: str, device: str, cache: Path | None, model: EncodedModel | None = None) -> Encoder:
+    """An encoder by name or file, prepared as a model was taught; with a folder in which features are kept, if one is given."""
+    encoder = find_encoder(source, find_device(device), None if model is None else model.identity.preprocessing)
+    return encoder if cache is None else CachedEncoder(encoder, cache.expanduser())
+
+
+def answers(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, stderr: Console) -> Answers:
+    """Answers to images, in the order of `life.known`. Whether an image is of no known class, only an encoder can tell."""
+    if isinstance(model, Lifelong):
+        images, read = read_images([file for file, _ in files], *image_size(path, model), unreadable, SKIP)
+        return read, model.probabilities(images), None
+    with counted(stderr, "looking at images", len(files)) as on_batch:
+        parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
+        found = [model.answers(encoded) for _, encoded, _ in parts]
+    probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
+    return parts.read, probabilities, None if model.unknown_above is None else distances > model.unknown_above
+
+
+def evaluated(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, stderr: Console) -> Evaluation:
+    """How right a model is on labelled files."""
+    labels = {file: str(label) for file, label in files}
+    read, probabilities, unknown = answers(path, model, files, unreadable, stderr)
+    return evaluate(model.life, read, [labels[file] for file in read], probabilities, unknown)
+
+
+def image_size(path: Path, model: Lifelong) -> tuple[int, int]:
+    """(side, channels) of the images that a network reads."""
+    shape = model.spec.input_shape
+    if len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
+        raise ConfigError(f"{path} does not read square grey or colour images but {shape}: use it from Python, with AFAFClassifier.load")
+    return shape[1], shape[0]
+
+
+@contextmanager
+def counted(console: Console, words: str, total: int) -> Iterator[OnBatch]:
+    """A bar of images on a terminal, with the time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(words, total=total)
+        yield lambda n: progress.advance(bar, n)

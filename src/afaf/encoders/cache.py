@@ -1,0 +1,52 @@
+"""An encoder that keeps the features of images in a folder, for a user who asks for it: the same images are encoded once.
+
+A file is named by a digest of the prepared pixels, in a folder named by encoder and size. Files that cannot be used are made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from afaf.encoders.encoder import Encoder
+from afaf.files import make_folders, writing
+from afaf.streams.sources.source import Pixels
+
+
+class CachedEncoder(Encoder):
+    """Answers as the encoder does, bit by bit."""
+
+    def __init__(self, encoder: Encoder, folder: Path):
+        super().__init__(encoder.identity, encoder.run, encoder.device)
+        self.folder = folder / f"{encoder.identity.digest[:16]}-{encoder.identity.preprocessing.size}"
+        make_folders(self.folder, "choose another folder for --cache")
+
+    def encode(self, images: Pixels) -> Tensor:
+        paths = [self.folder / f"{hashlib.sha256(image.tobytes()).hexdigest()}.npy" for image in images]
+        features = [self._read(path) for path in paths]
+        missing = [i for i, found in enumerate(features) if found is None]
+        if missing:
+            for i, made in zip(missing, super().encode(images[missing]), strict=True):
+                self._write(paths[i], made)
+                features[i] = made
+        return torch.stack([found for found in features if found is not None])
+
+    def _read(self, path: Path) -> Tensor | None:
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        fits = isinstance(found, np.ndarray) and found.shape == (self.identity.features,) and found.dtype == np.float32
+        return torch.from_numpy(found) if fits and np.isfinite(found).all() else None
+
+    def _write(self, path: Path, features: Tensor) -> None:
+        part = path.with_suffix(f".{os.getpid()}.part")
+        with writing(path):
+            with part.open("wb") as file:
+                np.save(file, features.numpy())
+            os.replace(part, path)
