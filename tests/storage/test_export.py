@@ -34,6 +34,10 @@ KINDS: list[dict[str, Any]] = [
     {"network": "mlp"},
     {"settings": {"network.norm": "batch"}},
     {"network": "alexnet", "side": 20, "settings": {"sparse.alloc.conv": 20, "sparse.alloc.fc": 5}},
+    {"network": "resnet10", "side": 16, "settings": {"network.width": 16}},
+    {"network": "resnet18-imagenet", "side": 40, "settings": {"network.width": 16, "method.strict": True}},
+    {"network": "mobilenet-like", "side": 12, "settings": {"network.width": 16}},
+    {"network": "vgg11", "side": 32, "settings": {"network.width": 16}},
 ]
 
 

@@ -14,9 +14,9 @@ from afaf.lifelong.life import Negatives
 from afaf.methods import find_method
 from afaf.network.zoo import CHAINS, describe, own_norm
 from afaf.randomness import check_seed
-from afaf.runs.config import Config, Table, build_config, merge
+from afaf.runs.config import Config, Table, build_config
 from afaf.runs.job import settings_tables
-from afaf.runs.presets import BATCH_SIZE, STEPS, for_network, suitable_network, with_presets
+from afaf.runs.presets import BATCH_SIZE, STEPS, setting_in, suitable_network, with_presets
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
@@ -123,15 +123,10 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     batch_size = settings.batch_size or BATCH_SIZE
     epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
     how = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}, "run": {"precision": "fp32"}}
-    if settings.method != METHOD:  # its sizes and options come from the network, as in any run
-        return {"network": {"name": name, "norm": own_norm(name)}, **how}
-    spec = describe(name, outline.input_shape, outline.n_classes)
-    if name not in CHAINS:
-        own = for_network(spec, n_tasks)
-        sizes = merge({"sparse": own["sparse"]}, own["methods"][METHOD])
-        return {"network": {"name": name, "norm": own_norm(name)}, **sizes, **how}
+    if settings.method != METHOD or name not in CHAINS or setting_in(settings_tables(None, settings.settings), "method", "strict"):
+        return {"network": {"name": name, "norm": own_norm(name)}, **how}  # sizes come from the network, as in any run
     share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit
-    top = spec.E - 1  # W_top leads into the last hidden layer
+    top = describe(name, outline.input_shape, outline.n_classes).E - 1  # W_top leads into the last hidden layer
     l_reuse = {"mlp": 2, "small-cnn": 3, "alexnet": 4}.get(name, max(2, top))
     middle = min(30.0, 12000 // n_tasks / 100)
     density = {f"W_{l}": middle if l_reuse <= l < top else 30.0 for l in range(1, top + 1)} | {f"W_{top + 1}": 70.0}

@@ -56,26 +56,26 @@ def with_presets(
     sub-networks and l_reuse come from the network.
     """
     presets, given = preset_tables(outline, method), [dict(table) for table in tables]
-    name, strict = _given(given, "network", "name"), bool(_given(given, "method", "strict"))
+    name, strict = setting_in(given, "network", "name"), bool(setting_in(given, "method", "strict"))
     if network is not None:
         if name not in (None, network_name(network)):
             raise ConfigError(f"two networks are given, network.name={name} and network={network_name(network)}: leave one out")
         given.append({"network": {"name": network_name(network)}})
     if is_plus(method):
-        own = _given(presets, "network", "name")
-        return [plus_table(outline, own, _given(given, "network", "name") or own, _given(given, "network", "width")), *given]
-    if network is None and outline.name in preset_names() and not strict and name in (None, _given(presets, "network", "name")):
+        own = setting_in(presets, "network", "name")
+        return [plus_table(outline, own, setting_in(given, "network", "name") or own, setting_in(given, "network", "width")), *given]
+    if network is None and outline.name in preset_names() and not strict and name in (None, setting_in(presets, "network", "name")):
         return [*presets, *given]
-    chosen = network if network is not None else name or _given(presets, "network", "name")
+    chosen = network if network is not None else name or setting_in(presets, "network", "name")
     how_to_learn = [{section: table[section] for section in table if section not in ("network", "sparse", "method")} for table in presets]
-    as_preset = _given(presets, "network", "norm") if chosen == _given(presets, "network", "name") else None
+    as_preset = setting_in(presets, "network", "norm") if chosen == setting_in(presets, "network", "name") else None
     norm = as_preset or (own_norm(chosen) if isinstance(chosen, str) else "none")
-    spec = describe(chosen, outline.input_shape, outline.n_classes, norm=norm, width=_given(given, "network", "width"))
+    spec = describe(chosen, outline.input_shape, outline.n_classes, norm=norm, width=setting_in(given, "network", "width"))
     own = for_network(spec, len(outline), strict=strict)
     return [*how_to_learn, {"network": {"name": spec.name, "norm": norm}}, *_for_method(own, method), *given]
 
 
-def _given(tables: list[dict[str, Any]], section: str, key: str) -> Any:
+def setting_in(tables: list[dict[str, Any]], section: str, key: str) -> Any:
     """The value that the tables give a setting, if any."""
     sections = [table[section] for table in tables if isinstance(table.get(section), Mapping)]
     return next((values[key] for values in reversed(sections) if key in values), None)
