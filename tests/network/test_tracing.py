@@ -233,3 +233,9 @@ def test_a_network_that_cannot_be_used_is_named(name: str) -> None:
         describe(name, (1, 8, 8), 2)
     with pytest.raises(ConfigError, match="resnet18"):
         find_network("resnet8")
+
+
+def test_a_module_learns_with_the_parts_beyond_the_paper() -> None:
+    settings = {"learn.epochs": 1, "learn.batch_size": 32, "run.images": 10, "run.precision": "fp32"}
+    results = afaf.run(open_stream("split-digits")[:2], "afaf-plus", network=Own(40), settings=settings, device="cpu")
+    assert len(results.R) == 2

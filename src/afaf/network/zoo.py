@@ -88,7 +88,7 @@ def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64)
 
 def mobilenet_like(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
     """After Howard et al., 2017: depthwise convolutions, each followed by one of 1x1 kernels; the stem is for small images."""
-    ops = ("norm", "relu") if norm == "batch" else ("relu",)
+    ops = ("relu",) if norm == "none" else ("norm", "relu")
     layers = [Layer("conv", width, ops, padding=1)]
     for factor, stride in ((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2), (16, 1), (32, 2), (32, 1)):
         layers.append(Layer("depthwise", layers[-1].neurons, ops, stride=stride, padding=1))

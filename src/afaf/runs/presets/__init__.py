@@ -63,7 +63,8 @@ def with_presets(
         given.append({"network": {"name": network_name(network)}})
     if is_plus(method):
         own = setting_in(presets, "network", "name")
-        return [plus_table(outline, own, setting_in(given, "network", "name") or own, setting_in(given, "network", "width")), *given]
+        named, width = setting_in(given, "network", "name") or own, setting_in(given, "network", "width")
+        return [plus_table(outline, own, named, width, network is None), *given]
     if network is None and outline.name in preset_names() and not strict and name in (None, setting_in(presets, "network", "name")):
         return [*presets, *given]
     chosen = network if network is not None else name or setting_in(presets, "network", "name")

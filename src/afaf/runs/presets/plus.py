@@ -22,11 +22,11 @@ def is_plus(method: type[Method[Any]]) -> bool:
     return any(getattr(kind, "name", "") == "afaf-plus" for kind in method.__mro__)
 
 
-def plus_table(outline: Outline, own: str, network: str, width: int | None) -> dict[str, Any]:
+def plus_table(outline: Outline, own: str, network: str, width: int | None, named: bool = True) -> dict[str, Any]:
     """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons.
 
     The stream's own network keeps its width. Another gets the width with which all tasks together, with everything that is kept, are no
-    larger than the dense network of its usual width.
+    larger than the dense network of its usual width, unless it comes from a program (not `named`).
     """
     wide = network != own
     images, most = (IMAGES_WIDE, MOST_EPOCHS_WIDE) if wide else (IMAGES, MOST_EPOCHS)
@@ -47,7 +47,7 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None) -> d
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
-    if wide and width is None and "width" in inspect.signature(find_network(network)).parameters:
+    if wide and named and width is None and "width" in inspect.signature(find_network(network)).parameters:
         table["network"]["width"] = wide_enough(network, outline)
     return table
 
