@@ -81,7 +81,7 @@ class Decoders:
 
     async def warm(self) -> None:
         """Start a process, and so the one that all are forked from, before it is needed."""
-        with contextlib.suppress(DataError):
+        with contextlib.suppress(DataError, Refused):
             await self.decode(b"", (1, 1), "")
 
     def _new(self) -> ProcessPoolExecutor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from afaf.errors import AfafError, CapacityError, DataError, FileError, RunError, WriteError
+from afaf.errors import AfafError, CapacityError, DataError, DeviceError, FileError, RunError, WriteError
 from afaf.explain import explained
 
 NAMES = {404: "not_found", 405: "method_not_allowed"}
@@ -28,7 +28,7 @@ def refusal(error: Exception) -> Refused:
     if isinstance(error, HTTPException):
         return Refused(error.status_code, NAMES.get(error.status_code, "http"), str(error.detail))
     known = explained(error)
-    if known is None or isinstance(known, (WriteError, FileError)):
+    if known is None or isinstance(known, (WriteError, FileError)) or isinstance(error, OSError):
         message = "the model could not be read or written" if known else "a fault of the server"
         return Refused(500, "internal", f"{message}; its log says more")
     return Refused(*described(known))
@@ -36,6 +36,8 @@ def refusal(error: Exception) -> Refused:
 
 def described(error: AfafError) -> tuple[int, str, str]:
     """Status, type and message of an error that the client can mend."""
+    if isinstance(error, DeviceError):
+        return 503, "memory", str(error)
     if isinstance(error, CapacityError):
         return 409, "full", str(error)
     if isinstance(error, RunError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ def serve(path: Path, host: str, port: int, options: Options, ready: Callable[[s
     with bound(host, port, options.token) as listening:
         server = uvicorn.Server(uvicorn_config(path, options))
         where, number = listening.getsockname()[:2]
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises the signal again when it has ended
         ready(f"http://{f'[{where}]' if ':' in where else where}:{number}/")
         server.run(sockets=[listening])
 
@@ -36,7 +38,7 @@ def uvicorn_config(path: Path, options: Options) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=5,
+        timeout_keep_alive=15,
         timeout_graceful_shutdown=3,
     )
 

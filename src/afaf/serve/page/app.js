@@ -31,7 +31,7 @@ function say(words, bad = false) {
 
 async function attempt(work) { // whatever fails is said on the page
   try { await work(); } catch (error) {
-    say(error instanceof TypeError ? "The server cannot be reached." : sentence(error.message), true);
+    if (error.status !== 401) say(error instanceof TypeError ? "The server cannot be reached." : sentence(error.message), true);
   }
 }
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -234,6 +234,7 @@ function forgetThumbs(name) {
 }
 
 $("learn").addEventListener("click", () => attempt(async () => {
+  $("learned").hidden = true;
   const job = await json("POST", "/learn");
   [...thumbs.keys()].forEach(forgetThumbs);
   about.waiting = {};
@@ -328,7 +329,11 @@ function question(title, text, button, value = null) {
   $("question").returnValue = "";
   $("question").showModal();
   if (value !== null) $("answer").select();
-  return new Promise((done) => $("question").addEventListener("close", () => done($("question").returnValue === "yes" ? $("answer").value.trim() || true : null), { once: true }));
+  return new Promise((done) => {
+    $("question").onclose = () => { // the event of an earlier question may come when this one is open
+      if (!$("question").open) done($("question").returnValue === "yes" ? $("answer").value.trim() || true : null);
+    };
+  });
 }
 
 async function change(method, path, body, words) {
@@ -379,9 +384,11 @@ for (const button of document.querySelectorAll("[data-camera]")) {
     }
     shooting = { what: button.dataset.camera, count: 0 };
     $("shots").textContent = "";
+    $("shoot").disabled = true;
     $("camera").showModal();
   }));
 }
+$("video").addEventListener("playing", () => { $("shoot").disabled = false; });
 $("shoot").addEventListener("click", async () => {
   const video = $("video"), canvas = make("canvas", { width: video.videoWidth, height: video.videoHeight });
   canvas.getContext("2d").drawImage(video, 0, 0);
