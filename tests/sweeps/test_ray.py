@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from afaf.cli.main import app
 from afaf.runs.events import EpochEnded, Event, JobFailed, JobFinished, JobStarted, RunResumed
 from afaf.runs.job import Job
-from afaf.sweeps.executor import Executor, LocalExecutor
+from afaf.sweeps.executor import Executor, LocalExecutor, find_executor
 from afaf.sweeps.experiments import read_experiment
 from afaf.sweeps.reproduce import UNFINISHED, Reproduction
 from afaf.sweeps.store import Store
@@ -33,9 +33,7 @@ METHODS = ("afaf", "ewc", "ridge", "packnet")
 
 
 def ray_executor(address: str | None = None, **options: Any) -> Executor:
-    from afaf.sweeps.ray_executor import RayExecutor
-
-    return RayExecutor(address, "cpu", **options)
+    return find_executor("ray" if address is None else f"ray:{address}", "cpu", **options)
 
 
 def grid(out: Path, methods: tuple[str, ...] = METHODS, seeds: int = 3) -> list[Job]:

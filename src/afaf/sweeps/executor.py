@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from afaf.errors import ConfigError, StoppedError
+from afaf.cluster import is_cluster
+from afaf.errors import StoppedError
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent
 from afaf.runs.job import Job
@@ -58,15 +59,12 @@ class Executor(Protocol):
 def find_executor(
     on: str, device: str, *, jobs_at_once: int | None = None, deadline: float | None = None, stop: StopToken | None = None
 ) -> Executor:
-    """`local`, `ray` (a cluster on this machine) or `ray:ADDRESS` (a cluster that is there)."""
-    name, _, address = on.partition(":")
-    if on == "local":
+    """`local`, `ray` (a cluster on this machine) or `ray:HOST:PORT` (a cluster that is there)."""
+    if not is_cluster(on):
         return LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
-    if name == "ray":
-        from afaf.sweeps.ray_executor import RayExecutor
+    from afaf.sweeps.ray_executor import RayExecutor
 
-        return RayExecutor(address or None, device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
-    raise ConfigError(f"--on {on}: it is local, ray (a cluster on this machine) or ray:ADDRESS (one that is there, as host:port)")
+    return RayExecutor(on, device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
 
 
 class OpenStreams:

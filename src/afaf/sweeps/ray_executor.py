@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import queue
-import signal
 import socket
 import threading
 import time
@@ -18,72 +15,20 @@ from typing import Any
 
 import torch
 
+from afaf.cluster import connect, has_gpus, room, share
 from afaf.errors import ConfigError, DataError, LockedError, RunError, StoppedError
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStopped, OnEvent, Warned
 from afaf.runs.job import Job
 from afaf.runs.runner import data_digest
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
-from afaf.sweeps.executor import SIDE_BY_SIDE, LocalExecutor, Measure, OpenStreams, stream_key
-from afaf.sweeps.limited import within
+from afaf.sweeps.executor import LocalExecutor, Measure, OpenStreams, stream_key
 from afaf.version import __version__
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it is imported: nothing is reported to anybody
-try:
-    import ray
-    from ray.exceptions import RayActorError, RayError
-except ImportError:
-    raise ConfigError("--on ray needs Ray, which is not installed: pip install 'afaf[ray]'") from None
-
-ANSWER = 8.0  # seconds within which a cluster must answer
 LIVES = 4  # workers that a job may lose before it counts as failed
 LOCK_PATIENCE = 60.0  # seconds that a job waits for the lock of a worker that is dying elsewhere
-OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
 EVENTS_EVERY = 0.25  # seconds between two messages of a worker, with few workers
 MESSAGES_PER_SECOND = 200  # that the driver is asked to handle in all
-
-
-def connect(address: str | None, jobs_at_once: int | None = None) -> bool:
-    """Join the cluster at host:port, or start one on this machine, unless this process is connected; whether this call did it."""
-    if ray.is_initialized():
-        return False
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        cpus = max(jobs_at_once or 0, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
-        with _signals_kept():
-            ray.init(address="local", **own, **quiet)  # in this thread: the cluster ends with the thread that starts it
-    else:
-        _check_reachable(address)
-        within(ANSWER, f"--on ray:{address}: cannot join a cluster there", lambda: ray.init(address=address, **quiet))
-    return True
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM; a run that is stopped must be saved."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
-
-
-def _check_reachable(address: str) -> None:
-    """Refuse an address behind which nothing speaks HTTP/2, as Ray does: Ray itself would try for a minute."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"--on ray:{address}: give the address as host:port, for example ray:10.0.0.1:6379")
-    try:
-        with socket.create_connection((host, int(port)), timeout=ANSWER / 2) as connection:
-            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings
-            answer = connection.recv(9)
-    except OSError as error:
-        raise ConfigError(f"--on ray:{address}: nothing answers there ({error}); `ray start --head` starts a cluster") from None
-    if len(answer) < 4 or answer[3] != 4:  # settings
-        raise ConfigError(
-            f"--on ray:{address}: what answers there is no Ray cluster; `ray start --head` starts one, and prints its address"
-        )
 
 
 class Worker:
@@ -137,6 +82,8 @@ class Worker:
     def _stream(self, shared: SharedStream) -> Stream:
         """The stream, mapped from the node's memory, to which Ray brings it once; its checksum is verified once in each process."""
         if shared.key not in self.streams:
+            import ray
+
             stream = ray.get(shared.reference[0])
             if data_digest(stream) != shared.digest:
                 raise DataError(f"the data of {stream.name} arrived damaged on {socket.gethostname()}: its checksum is another")
@@ -169,27 +116,22 @@ class Attempt:
 
 
 class RayExecutor:
-    """A Ray cluster, started on this machine or joined at `address`; a worker has one CPU, or a fraction of a GPU."""
+    """A Ray cluster, started on this machine (`ray`) or joined (`ray:HOST:PORT`); a worker has one CPU, or a part of a GPU."""
 
     shares_memory = False
 
     def __init__(
         self,
-        address: str | None = None,
+        on: str = "ray",
         device: str = "auto",
         *,
         jobs_at_once: int | None = None,
         deadline: float | None = None,
         stop: StopToken | None = None,
     ):
-        self._ours = connect(address, jobs_at_once)
+        self._ray, self._ours = connect(on, jobs_at_once)
         self._most = jobs_at_once
-        gpus = ray.cluster_resources().get("GPU", 0)
-        if device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"--device {device}: on a cluster it is auto, cpu or cuda, and Ray chooses which GPU")
-        if device == "cuda" and not gpus:
-            raise ConfigError("--device cuda: no node of the cluster has a GPU; use --device auto or cpu")
-        self.device = torch.device("cuda" if gpus and device != "cpu" else "cpu")
+        self.device = torch.device("cuda" if has_gpus(self._ray, device) else "cpu")
         self.device_name = self.device.type
         self.deadline, self.stop = deadline, stop or StopToken()
         self.stream_of = OpenStreams().of
@@ -202,15 +144,13 @@ class RayExecutor:
     @property
     def jobs_at_once(self) -> int:
         """Workers for which the cluster has room now."""
-        resources = ray.cluster_resources()
-        room = resources.get("GPU", 0) * SIDE_BY_SIDE["cuda"] if self.device.type == "cuda" else resources.get("CPU", 0)
-        return max(1, min(int(room), self._most or int(room)))
+        return min(room(self._ray, self.device.type == "cuda"), self._most or 1 << 30)
 
     def close(self) -> None:
         for worker in (*self._idle, *self._starting.values(), *(attempt.worker for attempt in self._busy.values())):
-            ray.kill(worker)
+            self._ray.kill(worker)
         if self._ours:
-            ray.shutdown()
+            self._ray.shutdown()
 
     def cancel(self, job: Job) -> None:
         for attempt in self._busy.values():
@@ -271,9 +211,8 @@ class RayExecutor:
             self._start_worker()
 
     def _start_worker(self) -> None:
-        share = {"num_gpus": 1 / SIDE_BY_SIDE["cuda"]} if self.device.type == "cuda" else {}
-        remote: Any = ray.remote
-        worker = remote(num_cpus=0 if share else 1, max_concurrency=2, **share)(Worker).remote(str(self.device))
+        kind = self._ray.remote(max_concurrency=2, **share(self.device.type == "cuda"))(Worker)
+        worker = kind.remote(str(self.device))
         self._starting[worker.ready.remote(__version__)] = worker
 
     def _share(self, job: Job) -> SharedStream:
@@ -281,7 +220,7 @@ class RayExecutor:
         key = stream_key(job)
         if key not in self._shared:
             stream = self.stream_of(job)
-            self._shared[key] = SharedStream(key, [ray.put(stream)], data_digest(stream), isinstance(job.stream, str))
+            self._shared[key] = SharedStream(key, [self._ray.put(stream)], data_digest(stream), isinstance(job.stream, str))
         return self._shared[key]
 
     def _stop_all(self) -> None:
@@ -294,28 +233,28 @@ class RayExecutor:
         if not sources:
             time.sleep(0.1)
             return
-        ready, _ = ray.wait(sources, num_returns=1, timeout=0.5)
+        ready, _ = self._ray.wait(sources, num_returns=1, timeout=0.5)
         for source in ready:
             if source in self._starting:
                 worker = self._starting.pop(source)
-                with contextlib.suppress(RayActorError):  # it died with its node: another is started
-                    ray.get(source)
+                with contextlib.suppress(self._ray.exceptions.RayActorError):  # it died with its node: another is started
+                    self._ray.get(source)
                     self._idle.append(worker)
             else:
                 self._hear(source, self._busy[source], on_event, waiting)
 
     def _hear(self, source: Any, attempt: Attempt, on_event: OnEvent, waiting: deque[Attempt]) -> None:
         try:
-            events = ray.get(next(source))
+            events = self._ray.get(next(source))
         except StopIteration:
             del self._busy[source]
             self._idle.append(attempt.worker)
             if not attempt.ended:
                 self._again(attempt, waiting)
             return
-        except RayError as error:
+        except self._ray.exceptions.RayError as error:
             del self._busy[source]
-            ray.kill(attempt.worker)
+            self._ray.kill(attempt.worker)
             self._lost(attempt, error, on_event, waiting)
             return
         for event in events:
@@ -331,7 +270,7 @@ class RayExecutor:
         attempt.not_before = time.monotonic() + 1
         return time.monotonic() - attempt.locked_since < LOCK_PATIENCE
 
-    def _lost(self, attempt: Attempt, error: RayError, on_event: OnEvent, waiting: deque[Attempt]) -> None:
+    def _lost(self, attempt: Attempt, error: Exception, on_event: OnEvent, waiting: deque[Attempt]) -> None:
         """A worker died. Its job goes on elsewhere, unless it ended or has cost too many workers."""
         if attempt.ended:
             return

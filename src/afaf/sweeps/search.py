@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from afaf.cluster import within
 from afaf.errors import CapacityError, ConfigError, DivergedError, unknown
 from afaf.files import make_folders, write_whole
 from afaf.files.lock import FolderLock, is_locked, one_at_a_time
@@ -23,7 +24,6 @@ from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopp
 from afaf.runs.folder import CHECKPOINTS, flat, read_json
 from afaf.runs.job import Job
 from afaf.sweeps.executor import Executor
-from afaf.sweeps.limited import within
 from afaf.sweeps.space import Range, Space, check_space
 
 try:
@@ -294,9 +294,11 @@ class Sweep:
         with one_at_a_time(self.folder / FILE):
             outcome = Outcome(self.records(), self._importance() if importance else {})
             table = {"format": 1, "about": self.about, "trials": [asdict(one) for one in outcome.trials], "importance": outcome.importance}
-            _write_text(self.folder / FILE, json.dumps(table, indent=1) + "\n")
+            write_whole(self.folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())
             if outcome.best is not None:
-                _write_text(self.folder / PRESET, preset(self.about, merge(self.settings, _nested(outcome.best.settings)), outcome.best))
+                write_whole(
+                    self.folder / PRESET, preset(self.about, merge(self.settings, _nested(outcome.best.settings)), outcome.best).encode()
+                )
         return outcome
 
     def _importance(self) -> dict[str, float]:
@@ -373,7 +375,3 @@ def _record(trial: FrozenTrial) -> TrialRecord:
     }
     seconds = trial.duration.total_seconds() if trial.duration is not None else None
     return TrialRecord(trial.number, trial.state.name.lower(), trial.value, settings, steps, seconds, trial.user_attrs.get("why", ""))
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_whole(path, text.encode())

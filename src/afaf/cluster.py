@@ -1,0 +1,118 @@
+"""A Ray cluster: started on this machine, or joined. Ray is imported when a cluster is asked for, not before."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from afaf.errors import AfafError, ConfigError
+
+ANSWER = 8.0  # seconds within which a cluster must answer
+OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
+GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
+
+
+def is_cluster(on: str) -> bool:
+    """Whether `--on` names a cluster: `ray` or `ray:HOST:PORT`; `local` is this process."""
+    if on == "local" or on.partition(":")[0] == "ray":
+        return on != "local"
+    raise ConfigError(f"--on {on}: it is local, ray (a cluster on this machine) or ray:HOST:PORT (one that is there)")
+
+
+def connect(on: str, jobs_at_once: int | None = None) -> tuple[Any, bool]:
+    """The module `ray`, connected to the cluster that `--on` names; and whether this call connected it and must end that."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anybody
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("--on ray needs Ray, which is not installed: pip install 'afaf[ray]'") from None
+    if ray.is_initialized():
+        return ray, False
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    _, _, address = on.partition(":")
+    if address:
+        _check_reachable(address)
+        within(ANSWER, f"--on ray:{address}: cannot join a cluster there", lambda: ray.init(address=address, **quiet))
+        return ray, True
+    cpus = max(jobs_at_once or 0, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with _signals_kept():  # in this thread: the cluster ends with the thread that starts it
+        ray.init(address="local", num_cpus=cpus, object_store_memory=OBJECT_STORE, include_dashboard=False, **quiet)
+    return ray, True
+
+
+def has_gpus(ray: Any, device: str) -> bool:
+    """Whether work for `--device` goes to GPUs of the cluster."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device {device}: on a cluster it is auto, cpu or cuda, and Ray chooses which GPU")
+    gpus = bool(ray.cluster_resources().get("GPU", 0))
+    if device == "cuda" and not gpus:
+        raise ConfigError("--device cuda: no node of the cluster has a GPU; use --device auto or cpu")
+    return gpus and device != "cpu"
+
+
+def share(gpu: bool) -> dict[str, float]:
+    """What a worker takes of a node: a CPU, or a part of a GPU."""
+    return {"num_cpus": 0, "num_gpus": GPU_SHARE} if gpu else {"num_cpus": 1}
+
+
+def room(ray: Any, gpu: bool) -> int:
+    """Workers for which the cluster has room now."""
+    resources = ray.cluster_resources()
+    return max(1, int(resources.get("GPU", 0) / GPU_SHARE if gpu else resources.get("CPU", 0)))
+
+
+def within(seconds: float, problem: str, work: Callable[[], Any]) -> Any:
+    """The result of work in a thread. Raise ConfigError, which begins with `problem`, if it fails or takes longer."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise ConfigError(f"{problem}: no answer within {seconds:g} s")
+    if errors and isinstance(errors[0], AfafError):
+        raise errors[0]
+    if errors:
+        first = (str(errors[0]).strip() or type(errors[0]).__name__).splitlines()[0]
+        raise ConfigError(f"{problem}: {first}") from None
+    return results[0]
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address behind which nothing speaks HTTP/2, as Ray does: Ray itself would try for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"--on ray:{address}: give the address as host:port, for example ray:10.0.0.1:6379")
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWER / 2) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings
+            answer = connection.recv(9)
+    except OSError as error:
+        raise ConfigError(f"--on ray:{address}: nothing answers there ({error}); `ray start --head` starts a cluster") from None
+    if len(answer) < 4 or answer[3] != 4:  # settings
+        raise ConfigError(
+            f"--on ray:{address}: what answers there is no Ray cluster; `ray start --head` starts one, and prints its address"
+        )
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM; a run that is stopped must be saved."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
