@@ -28,7 +28,7 @@ from afaf.heads.calibration import Distance, Unseen
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
-from afaf.lifelong.head_state import PARTS, HeadSettings, State, default_head, is_held_out
+from afaf.lifelong.head_state import PARTS, HeadSettings, State, Summed, default_head, is_held_out, joined_labels
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Tensors, readable
@@ -100,19 +100,28 @@ class EncodedModel:
 
     def learn(self, parts: Iterable[Part]) -> EncodedModel:
         """The model that has also seen these images, of new or known classes."""
+        return self.learn_sums(self.summed(parts))
+
+    def learn_sums(self, seen: Summed) -> EncodedModel:
+        """The same from sums, which other processes may have computed."""
+        if not seen.state.images:
+            raise DataError("there are no images to learn")
         every = self.life.every_label
-        ids = {label: c for c, label in enumerate(every)}
-        state, features, target, seen = self._sums(parts, ids, grow=True)
-        removed = [c for c in self.life.removed if not seen[c]]
-        life = replace(self.life, labels=[*self.life.labels, list(ids)[len(every) :]], removed=removed)
+        labels = joined_labels(every, seen.labels)
+        state, target = seen.placed(labels)
+        removed = [c for c in self.life.removed if every[c] not in seen.labels]
+        life = replace(self.life, labels=[*self.life.labels, labels[len(every) :]], removed=removed)
         model = EncodedModel(self.identity, self.head, life, self.sums + state, self._encoder)
-        life.tasks = [*self.life.tasks, model._judged(features, target, int(seen.sum()) - len(target))]
+        life.tasks = [*self.life.tasks, model._judged(seen, target)]
         return model
 
     def forget(self, parts: Iterable[Part]) -> EncodedModel:
         """The model that has never seen these images. A class whose images are all taken out is gone without a trace."""
-        ids = {label: c for c, label in enumerate(self.life.every_label)}
-        state, *_ = self._sums(parts, ids, grow=False)
+        seen, every = self.summed(parts), self.life.every_label
+        strange = [label for label in seen.labels if label not in every]
+        if strange:
+            raise DataError(f"the model knows no class '{strange[0]}': it knows {', '.join(map(str, every))}")
+        state, _ = seen.placed(every)
         try:
             left = self.sums - state
         except ValueError:
@@ -145,33 +154,25 @@ class EncodedModel:
         )
         return EncodedModel(a, self.head, life, self.sums + other.sums.placed(rows, len(ids)), self._encoder)
 
-    def _sums(self, parts: Iterable[Part], ids: dict[Label, int], *, grow: bool) -> tuple[State, Tensor, Tensor, Tensor]:
-        """The sums of these images; features and classes of those held out; images by class. New labels get the next numbers."""
-        d, spelled = self.taught.features, {str(label): label for label in ids}
-        taught, held = Sums.empty(d), Sums.empty(d)
-        kept, target = [torch.empty(0, d)], [torch.empty(0, dtype=torch.int64)]
+    def summed(self, parts: Iterable[Part]) -> Summed:
+        """The sums of these images alone; their classes are numbered as they come."""
+        d = self.taught.features
+        seen = Summed.empty(d)
         for pixels, features, labels in joined(parts):
-            for label in labels:
-                if label not in ids and not grow:
-                    raise DataError(f"the model knows no class '{label}': it knows {', '.join(map(str, ids))}")
-                if spelled.setdefault(str(label), label) != label:
-                    raise DataError(f"{label!r} and {spelled[str(label)]!r} are spelled the same: use one of them")
-                ids.setdefault(label, len(ids))
+            known = joined_labels(seen.labels, labels)
+            ids = {label: c for c, label in enumerate(known)}
             y, x = torch.tensor([ids[label] for label in labels]), self.features(features)
             aside = torch.tensor([is_held_out(image, self.life.validation) for image in pixels], dtype=torch.bool)
-            taught, held = taught + Sums.of(x[~aside], y[~aside], len(ids)), held + Sums.of(x[aside], y[aside], len(ids))
-            kept.append(x[aside])
-            target.append(y[aside])
-        if not len(ids) or not taught.images + held.images:
-            raise DataError("there are no images to learn")
-        taught, held = taught.with_classes(len(ids)), held.with_classes(len(ids))
-        return State(taught, held), torch.cat(kept), torch.cat(target), (taught.counts + held.counts).long()
+            state = State(Sums.of(x[~aside], y[~aside], len(known)), Sums.of(x[aside], y[aside], len(known)))
+            seen = seen + Summed(known, state, x[aside], y[aside])
+        return seen
 
-    def _judged(self, features: Tensor, target: Tensor, images: int) -> TaskNote:
+    def _judged(self, seen: Summed, target: Tensor) -> TaskNote:
         """A note of the call: how many of its held-out images a head without any held-out image gets right."""
-        note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, len(target))
+        images, held_out = seen.state.taught.images, seen.state.held.images
+        note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, held_out)
         if len(target):
-            answers = self._masked(self._trial)(features).argmax(1)
+            answers = self._masked(self._trial)(seen.features).argmax(1)
             note.accuracy = round(100 * float((answers == target).double().mean()), 3)
         return note
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from afaf.encoders import patches
-from afaf.errors import ConfigError
+from afaf.errors import ConfigError, DataError
 from afaf.heads import DEFAULT, find_head
 from afaf.heads.sums import Sums
+from afaf.lifelong.life import Label
 
 PARTS = ("taught", "held")
 
@@ -56,11 +59,53 @@ class State:
         """Class i becomes class rows[i] of so many."""
         return State(self.taught.placed(rows, classes), self.held.placed(rows, classes))
 
+    @property
+    def images(self) -> int:
+        return self.taught.images + self.held.images
+
     def __add__(self, other: State) -> State:
         return State(self.taught + other.taught, self.held + other.held)
 
     def __sub__(self, other: State) -> State:
         return State(self.taught - other.taught, self.held - other.held)
+
+
+JUDGED = 50_000  # held-out images of a call, at most, by which it is judged: their features are kept until it ends
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What is left of images: sums with a row for each of `labels`, and features and rows of images held out. They can be added."""
+
+    labels: list[Label]
+    state: State
+    features: Tensor
+    target: Tensor
+
+    @classmethod
+    def empty(cls, features: int) -> Summed:
+        return cls([], State.empty(features), torch.empty(0, features), torch.empty(0, dtype=torch.int64))
+
+    def placed(self, labels: Sequence[Label]) -> tuple[State, Tensor]:
+        """The sums, and the classes of the images held out, with the rows of these labels."""
+        place = {label: c for c, label in enumerate(labels)}
+        rows = [place[label] for label in self.labels]
+        return self.state.placed(rows, len(labels)), torch.tensor(rows, dtype=torch.int64)[self.target]
+
+    def __add__(self, other: Summed) -> Summed:
+        labels = joined_labels(self.labels, other.labels)
+        (mine, target), (theirs, others) = self.placed(labels), other.placed(labels)
+        features, target = torch.cat([self.features, other.features]), torch.cat([target, others])
+        return Summed(labels, mine + theirs, features[:JUDGED], target[:JUDGED])
+
+
+def joined_labels(labels: Sequence[Label], more: Sequence[Label]) -> list[Label]:
+    """The labels, and those of `more` that are new; two that are spelled the same are an error."""
+    spelled = {str(label): label for label in labels}
+    for label in more:
+        if spelled.setdefault(str(label), label) != label:
+            raise DataError(f"{label!r} and {spelled[str(label)]!r} are spelled the same: use one of them")
+    return list(spelled.values())
 
 
 def is_held_out(pixels: NDArray[Any], share: float) -> bool:
