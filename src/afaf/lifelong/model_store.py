@@ -138,7 +138,10 @@ def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo:
 def undo_of(path: Path) -> Path | None:
     """The file that holds the model before its last change; None if there is no way back."""
     path = path.resolve()
-    kept = _undo_name(path, checksum_of(path))
+    try:
+        kept = _undo_name(path, checksum_of(path))
+    except FileError:
+        return None
     return kept if kept.is_file() else None
 
 

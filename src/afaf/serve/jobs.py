@@ -38,14 +38,14 @@ class Job:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.changed, self.began = asyncio.Condition(), time.monotonic()
+        self.changed, self.began = asyncio.Event(), time.monotonic()
 
-    async def tell(self, **news: Any) -> None:
-        async with self.changed:
-            for name, value in news.items():
-                setattr(self, name, value)
-            self.seconds = round(time.monotonic() - self.began, 3)
-            self.changed.notify_all()
+    def tell(self, **news: Any) -> None:
+        for name, value in news.items():
+            setattr(self, name, value)
+        self.seconds = round(time.monotonic() - self.began, 3)
+        self.changed.set()
+        self.changed = asyncio.Event()  # of the next change
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -53,17 +53,16 @@ class Job:
     async def updates(self) -> AsyncIterator[dict[str, Any] | None]:
         """The state now, and whenever it has changed, until the end; None: nothing new for a while."""
         while True:
+            changed = self.changed
             yield self.to_dict()
             if self.state != "learning":
                 return
-            async with self.changed:
-                seen = self.to_dict()
-                while self.to_dict() == seen:
-                    try:
-                        async with asyncio.timeout(LISTEN_SECONDS):
-                            await self.changed.wait()
-                    except TimeoutError:
-                        yield None
+            while not changed.is_set():
+                try:
+                    async with asyncio.timeout(LISTEN_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    yield None
 
 
 class Waiting:
@@ -115,10 +114,10 @@ class Learning:
                 news = await asyncio.to_thread(self.ours.recv)
                 if "warning" in news:
                     news = {"warnings": [*job.warnings, news["warning"]]}
-                await job.tell(**news)
+                job.tell(**news)
         except (EOFError, OSError):  # the process has ended
             words = "cancelled" if self.cancelled else "the process that learned has ended"
-            await job.tell(error={"type": "cancelled" if self.cancelled else "ended", "message": f"{words}: nothing was learned"})
+            job.tell(error={"type": "cancelled" if self.cancelled else "ended", "message": f"{words}: nothing was learned"})
         finally:
             self.images.clear()
             self.cancel()

@@ -20,6 +20,7 @@ HEAD_BYTES = 1 << 16  # of a request line and its headers
 HEAD_SECONDS = 10.0  # for them to arrive
 STALL_SECONDS = 20.0  # between two pieces of a body, or of an answer
 CONNECTIONS = 256
+PIPELINED = 4  # requests that a connection may send ahead of the answers: browsers send none, and uvicorn would take any number
 CLIENTS = 10_000  # whose rate is remembered
 
 
@@ -187,6 +188,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self.deadline.cancelled():
             self.deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,13 @@ from afaf.streams.sources.source import Pixels
 
 CONFUSED = 0.02  # the least share of a class's images that is told of
 NEAREST = 5
+NOTHING: dict[str, Any] = {
+    "room": None,
+    "classes": [],
+    "calls": [],
+    "confused": None,
+    "unknown": False,
+}  # of no model
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,9 @@ class Answers:
 class Served:
     """A model with everything computed that its answers need. It is never changed: another one takes its place."""
 
-    def __init__(self, model: AnyModel, checksum: str | None):
-        self.model, self.checksum = model, checksum
+    def __init__(self, model: AnyModel, checksum: str | None, undo: bool):
+        self.model, self.checksum, self.undo = model, checksum, undo
         self.labels = [str(label) for label in model.life.known]
-        self.encoded = isinstance(model, EncodedModel)
         self.unknown_above: float | None = None
         self.confusion: NDArray[Any] | None = None
         if isinstance(model, EncodedModel):
@@ -46,6 +51,13 @@ class Served:
             self.reading = _network_reading(model.spec.input_shape)
         side, channels = (self.reading.size, 3) if not isinstance(self.reading, tuple) else self.reading
         self.answers(np.zeros((1, side, side, channels), dtype=np.uint8))  # computes the head, which is then kept
+        self.summary = {
+            "room": model.room() if model.learns and not isinstance(model, EncodedModel) else None,
+            "classes": self._classes(),
+            "calls": self._calls(),
+            "confused": self._confused(),
+            "unknown": self.unknown_above is not None,
+        }
 
     def answers(self, pixels: Pixels) -> Answers:
         """For images as `reading` prepares them."""
@@ -69,7 +81,7 @@ class Served:
                 unknown = bool(unknown) or bool(far.min() > self.unknown_above)
         return {"label": "unknown" if unknown else self.labels[order[0]], "unknown": unknown, **found}
 
-    def classes(self) -> list[dict[str, Any]]:
+    def _classes(self) -> list[dict[str, Any]]:
         life = self.model.life
         counts = (self.model.taught.counts + self.model.held.counts).long().tolist() if isinstance(self.model, EncodedModel) else None
         rows = []
@@ -79,7 +91,7 @@ class Served:
             rows.append({"name": name, "call": call, "learned": life.tasks[call - 1].learned, "images": images})
         return rows
 
-    def calls(self) -> list[dict[str, Any]]:
+    def _calls(self) -> list[dict[str, Any]]:
         life = self.model.life
         notes = zip(life.tasks, life.known_by_task, strict=True)
         return [
@@ -94,7 +106,7 @@ class Served:
             for number, (note, labels) in enumerate(notes, 1)
         ]
 
-    def confused(self) -> list[dict[str, Any]] | None:
+    def _confused(self) -> list[dict[str, Any]] | None:
         """Pairs of classes that are taken for each other, the worst first; None: this model cannot tell."""
         if self.confusion is None:
             return None
@@ -103,20 +115,15 @@ class Served:
         return [{"class": a, "taken_for": b, "share": round(float(share), 4)} for share, a, b in sorted(pairs, reverse=True)[:20]]
 
 
-def ready(model: AnyModel, checksum: str | None, encoder: Encoder | None, device: Any) -> Served:
-    """The model with its encoder, which is shared with the model before if it is the same."""
+def ready(model: AnyModel, checksum: str | None, undo: bool, encoder: Encoder | None, device: Any) -> Served:
+    """The model with its encoder, which is shared with the model before if it is the same. `undo`: its last change can be undone."""
     if isinstance(model, EncodedModel) and not model.attached:
         same = encoder is not None and encoder.identity == model.identity
         model.attach(encoder if same and encoder is not None else model.identity.name, device)
-    return Served(model, checksum)
+    return Served(model, checksum, undo)
 
 
 def _network_reading(shape: tuple[int, ...]) -> tuple[int, int]:
     if len(shape) != 3 or shape[1] != shape[2] or shape[0] not in (1, 3):
         raise ConfigError(f"the model does not read square grey or colour images but {shape}: use it from Python")
     return shape[1], shape[0]
-
-
-def check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a model file")

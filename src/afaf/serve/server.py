@@ -23,6 +23,7 @@ def serve(path: Path, host: str, port: int, options: Options, ready: Callable[[s
     with bound(host, port, options.token) as listening:
         server = uvicorn.Server(uvicorn_config(path, options))
         where, number = listening.getsockname()[:2]
+        where = "localhost" if ipaddress.ip_address(where.partition("%")[0]).is_unspecified else where
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises the signal again when it has ended
         ready(f"http://{f'[{where}]' if ':' in where else where}:{number}/")
         server.run(sockets=[listening])

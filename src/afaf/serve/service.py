@@ -27,7 +27,7 @@ from afaf.serve.errors import Refused
 from afaf.serve.jobs import KEPT, Job, Learning, Waiting
 from afaf.serve.learner import NICE, Task, learned
 from afaf.serve.limits import Limits
-from afaf.serve.models import Served, check_file, ready
+from afaf.serve.models import NOTHING, Served, ready
 from afaf.serve.predictor import Predictor
 from afaf.streams.own import DEFAULT_SIZE
 
@@ -56,7 +56,6 @@ class Service:
         self.learning: Learning | None = None
         self.call: asyncio.Task[None] | None = None
         self.outcomes = {"done": 0, "failed": 0, "cancelled": 0}
-        check_file(path)
         if not options.read_only:
             check_place(path)
         self.served = self._load()
@@ -117,13 +116,9 @@ class Service:
             "model": self.path.name,
             "encoder": encoder,
             "learns": served is None or served.model.learns,
-            "room": served.model.room() if served is not None and not isinstance(served.model, EncodedModel) else None,
-            "classes": [] if served is None else served.classes(),
-            "calls": [] if served is None else served.calls(),
-            "confused": None if served is None else served.confused(),
-            "unknown": served is not None and served.unknown_above is not None,
+            **(NOTHING if served is None else served.summary),
             "waiting": self.waiting.counts(),
-            "undo": not self.options.read_only and undo_of(self.path) is not None,
+            "undo": not self.options.read_only and served is not None and served.undo,
             "read_only": self.options.read_only,
             "learning": next((job.id for job in reversed(self.jobs.values()) if job.state == "learning"), None),
         }
@@ -165,19 +160,19 @@ class Service:
         try:
             async with self.changing:
                 await learning.run()
-                await job.tell(stage="loading")
+                job.tell(stage="loading")
                 await self._reload()
             if job.learned is None and self.served is not None and self.served.checksum != learning.task.before:
-                await job.tell(learned=learned(self.served.model), error=None)  # killed when its file was written already
+                job.tell(learned=learned(self.served.model), error=None)  # killed when its file was written already
             state = "done" if job.learned is not None else "cancelled" if (job.error or {}).get("type") == "cancelled" else "failed"
         except Exception as error:
             log.error("learning", exc_info=error)
-            await job.tell(error={"type": "internal", "message": "a fault of the server; its log says more"})
+            job.tell(error={"type": "internal", "message": "a fault of the server; its log says more"})
             state = "failed"
         finally:
             self.learning = None
         self.outcomes[state] += 1
-        await job.tell(state=state, stage="")
+        job.tell(state=state, stage="")
 
     async def cancel(self) -> None:
         """End the call that learns, if there is one; the model stays as it was, unless its file is written already."""
@@ -222,7 +217,7 @@ class Service:
             return None
         if self.served is not None and self.served.checksum == checksum:
             return self.served
-        served = ready(load_any(self.path), checksum, self.encoder, self.device)
+        served = ready(load_any(self.path), checksum, undo_of(self.path) is not None, self.encoder, self.device)
         if isinstance(served.model, EncodedModel):
             self.encoder = served.model.encoder
         return served
