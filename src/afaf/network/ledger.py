@@ -1,7 +1,7 @@
-"""The ledger: who owns what. The one shared fact that allocation writes, training reads, a file stores and a picture shows.
+"""The ledger: the owner of every connection. Allocation writes it, training reads it, files store it and pictures show it.
 
-For every connection the task that owns it and for every neuron the task that fixed it (0: nobody), and for every task the record
-of its allocation. Masks are views of these numbers: what task t may move is `owner == t`; the network as it stood after task t is
+For every connection the task that owns it and for every neuron the task that fixed it (0: none), and for every task the record
+of its allocation. Masks are views of these numbers: the weights that task t trains are `owner == t`; the network after task t is
 `0 < owner <= t`.
 """
 
@@ -21,7 +21,7 @@ Neurons = dict[int, Tensor]  # stream -> sorted indices
 
 @dataclass(frozen=True)
 class ClassAllocation:
-    """What was drawn upon for one class: candidates per neuron layer, and the neurons its new connections may join."""
+    """The neurons of one class: its candidates, and the neurons that its new connections may join."""
 
     class_id: int
     candidates: Neurons = field(default_factory=dict)  # R_l^c, by stream
@@ -31,7 +31,7 @@ class ClassAllocation:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The sub-network given to a task: the record, and the connections drawn for it."""
+    """The record of a task's sub-network: the neurons that it was given; the ledger's owners have its connections."""
 
     task: int
     l_reuse: int  # connections were added in W_l for l >= l_reuse; 1 when the task reuses nothing
@@ -66,7 +66,7 @@ class Ledger:
         self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.streams}
         self._stream = {number: layer.stream for number, layer in enumerate(spec.layers, 1)}
         self.records: list[Allocation] = []
-        self.keeps_past = True  # no place has changed hands: the network as it stood after each task can still be seen
+        self.keeps_past = True  # no connection has changed its owner: the network after each earlier task can be restored
 
     def owner(self, l: int) -> Tensor:
         return self.owners[l - 1]
@@ -95,7 +95,7 @@ class Ledger:
         self.owners[l - 1][where] = task
 
     def reassign(self, l: int, task: int, where: Tensor) -> None:
-        """Give places to a task whoever had them: what dense methods do, in which every task moves every weight."""
+        """Give places to a task, whoever owned them: for dense methods, which train every weight in every task."""
         had = self.owners[l - 1][where]
         self.keeps_past = self.keeps_past and bool(((had == 0) | (had == task)).all())
         self.owners[l - 1][where] = task

@@ -1,4 +1,4 @@
-"""The network's numbers: weights that are 0 where no task owns them, biases, norms, and a small memory of each task's end."""
+"""The network's tensors: weights (0 where no task owns them), biases, norms, and the biases and norms after each task."""
 
 from __future__ import annotations
 
@@ -100,19 +100,19 @@ class Network:
         self.parameters.weights[-1] = torch.cat([weight, weight.new_zeros(rows, *weight.shape[1:])])
         self.parameters.biases[-1] = torch.cat([bias, self.initial_bias(self.spec.E)[-rows:]])
 
-    # The network as it stood.
+    # The network after an earlier task.
 
     def remember(self, task: int) -> None:
-        """Keep what is needed to see the network as it stands now."""
+        """Store the biases and norms after a task, for `as_of`."""
         self.snapshots[task] = Snapshot(
             [bias.clone() for bias in self.parameters.biases],
             {layer: norm.clone() for layer, norm in self.parameters.norms.items()},
         )
 
     def as_of(self, task: int, ledger: Ledger) -> Network:
-        """The network as it stood after a task: a view through the ledger, since owned weights never change."""
+        """The network as it was after a task: its weights follow from the ledger, since owned weights never change."""
         if not ledger.keeps_past:
-            raise ValueError("weights of past tasks were changed since: the network as it stood cannot be seen any more")
+            raise ValueError("weights of earlier tasks have changed since: the network after that task cannot be restored")
         snapshot = self.snapshots[task]
         rows = len(snapshot.biases[-1])
         then = Network.__new__(Network)

@@ -1,7 +1,7 @@
-"""The operations of a network, each defined once: products that lead from layer to layer, and what happens to a layer's values.
+"""The operations of a network, each defined once: products between layers, and operations on a layer's values.
 
-An operation says how torch computes it (evaluating and training), the size of its output, what it makes of a constant, how it is
-written as ONNX, and whether a CUDA kernel can join it with its neighbours. No other module asks which operation it is.
+An operation has its torch forward (evaluating and training), the size of its output, its result for a constant input, its ONNX export,
+and whether a CUDA kernel can fuse it with its neighbours. No other module asks which operation it is.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FusedKernel:
     pool: bool = False
 
 
-# What happens to a layer's values.
+# Operations on a layer's values.
 
 
 @dataclass(frozen=True)

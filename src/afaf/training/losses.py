@@ -17,7 +17,7 @@ LossOver = Literal["task", "seen", "all"]
 
 
 def outputs_in_loss(loss_over: LossOver, task_classes: tuple[int, ...], seen: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    """Which outputs enter the softmax: those of the task, of all classes seen so far, or all rows, future ones too."""
+    """The outputs in the softmax: those of the task, of all classes seen so far, or all rows, future ones too."""
     return {"task": tuple(task_classes), "seen": tuple(sorted(seen)), "all": tuple(range(rows))}[loss_over]
 
 
@@ -27,7 +27,7 @@ class CrossEntropy:
 
     def __init__(self, outputs: tuple[int, ...], rows: int, device: torch.device):
         self.outputs, self.rows = outputs, rows
-        self.cross_entropy_over = outputs  # says to engines that this is all the loss is, see `LearningPlan.cross_entropy_over`
+        self.cross_entropy_over = outputs  # tells engines that the loss is plain cross-entropy, see `LearningPlan.cross_entropy_over`
         self.columns = torch.tensor(outputs, device=device)
         self.place = torch.full((rows,), -1, device=device)
         self.place[self.columns] = torch.arange(len(outputs), device=device)
@@ -49,7 +49,7 @@ class Total:
 
 
 def total(*terms: Loss) -> Loss:
-    """The sum of several losses; one alone stays what it is."""
+    """The sum of several losses."""
     return Total(terms) if len(terms) > 1 else terms[0]
 
 
@@ -73,7 +73,7 @@ NONE_OF_MINE = -1  # the label of an image that is of no class of the task
 
 
 class BalancedCrossEntropy:
-    """Cross-entropy in which classes weigh what they are told to, and images of no class of the task have a place to go.
+    """Cross-entropy with weights of classes, and with an output for images of no class of the task.
 
     With `none_weight` the softmax has one more output, a constant 0: images labelled `NONE_OF_MINE` belong there, with that weight.
     """

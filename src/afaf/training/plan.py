@@ -1,7 +1,8 @@
-"""A learning plan: what a method asks of an engine, as data and capturable tensor functions.
+"""A learning plan: a method's request to an engine, as data and capturable tensor functions.
 
 The connections that the ledger gives to the plan's task are trained; the plan says the rest: which biases and norms are trained, where
-gradients are cut, the loss, the optimiser and its schedule, what to accumulate and when to rewire. Methods and engines meet here alone.
+gradients are cut, the loss, the optimiser and its schedule, what to accumulate and when to rewire.
+It is the only interface between methods and engines.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from afaf.training.task_data import TaskData
 
 @dataclass
 class Step:
-    """What a loss may look at: one batch, the logits for it, and the parameters that gave them."""
+    """The input of a loss: one batch, its logits, and the parameters that they were computed with."""
 
     images: Tensor
     labels: Tensor  # global class ids
@@ -35,7 +36,7 @@ Rewire = Callable[[Learner, int], None]  # (learner, epoch just ended)
 
 @dataclass(slots=True)
 class LearningPlan:
-    """How one phase of one task is to be learned."""
+    """The training of one phase of one task."""
 
     task: int
     loss: Loss
@@ -44,29 +45,29 @@ class LearningPlan:
     lr: float
     optimiser: Optimiser = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Constant)
-    held_out: TaskData | None = None  # images that the plateau schedule looks at
+    held_out: TaskData | None = None  # images for the plateau schedule
     phase: int = 0
     outputs: tuple[int, ...] | None = None  # output rows that enter the loss, for the training accuracy (None: all)
-    first_trainable: int = 1  # weights of W_l below stand still (l_reuse); biases and norms move where the next three fields say so
-    biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias moves (absent: none does)
-    norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift move (absent: none do)
-    norm_moves: bool = True  # batch statistics in training, running ones keep moving
-    norm_neurons: dict[int, Tensor] | None = None  # neuron layer -> where that is so (absent: nowhere); the others use their running ones
+    first_trainable: int = 1  # weights of W_l below are constant (l_reuse); the next three fields say which biases and norms train
+    biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias trains (absent: none)
+    norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift train (absent: none)
+    norm_moves: bool = True  # use batch statistics and update the running ones
+    norm_neurons: dict[int, Tensor] | None = None  # layer -> 1 for neurons to which norm_moves applies (None: all); others use running ones
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
-    masked_outputs: Tensor | None = None  # output rows whose weights count as 0 while this task is learned; their biases stay
-    logits_only: bool = False  # the loss looks at logits and labels alone, see `in_part`
+    masked_outputs: Tensor | None = None  # output rows whose weights count as 0 in this task; only their biases enter the loss
+    logits_only: bool = False  # the loss reads logits and labels only, see `in_part`
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last,
-    rewire_until: float = 100.0  # percent of the epochs: after none of the others
+    rewire_until: float = 100.0  # percent of the epochs
     rewire_repeats: bool = False  # the same tensor work at every call, on as many connections: an engine may capture it
     clip: float | None = None  # largest norm of the whole gradient
     penalty: QuadraticPenalty | None = None  # added to the loss, or applied after each step
     after_step: Callable[[Parameters, float | Tensor], None] | None = None  # (parameters, lr): a change after each step, in place
-    if_diverging: str = "lower learn.lr"  # what to do should the loss leave the finite numbers
+    if_diverging: str = "lower learn.lr"  # advice if the loss is not finite
 
     @property
     def in_part(self) -> bool:
-        """Whether an engine may compute with a part of the network: neither the loss nor what follows a step looks at all of it."""
+        """Whether an engine may compute with a part of the network: neither the loss nor the work after a step reads all of it."""
         return self.logits_only and self.after_step is None and self.penalty is None
 
     @property
@@ -94,15 +95,15 @@ class LearningPlan:
         return [self.optimiser.coefficients(rate, epoch * steps + step) for step, rate in enumerate(rates, 1)]
 
     def norm_changes(self, layer: int) -> bool:
-        """Whether anything of a layer's norm moves: its statistics, its gain or its shift."""
+        """Whether anything of a layer's norm changes: its statistics, its gain or its shift."""
         return layer in self.norms or (self.norm_moves and (self.norm_neurons is None or layer in self.norm_neurons))
 
     def needs_whole(self, layer: int) -> bool:
-        """Whether neurons of a layer move that are not the task's: the statistics of all of them."""
+        """Whether norms of neurons change that are not the task's: then an engine needs all neurons of the layer."""
         return self.norm_neurons is None and self.norm_changes(layer)
 
     def check(self, learner: Learner) -> None:
-        """A plan that an engine could only misread is the method's mistake, and named."""
+        """Raise ValueError for masks of a wrong shape and layers that do not exist."""
         spec = learner.network.spec
         if self.first_trainable not in spec.edge_numbers:
             raise ValueError(f"plan.first_trainable = {self.first_trainable} is outside 1..{spec.E}")

@@ -1,4 +1,4 @@
-"""How far products may be rounded."""
+"""The precision of matrix products on a GPU: fp32, tf32 or bf16."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAGS: tuple[tuple[Any, str], ...] = (
 
 
 class PrecisionFlags:
-    """Which fp32 products may be rounded is a setting of the whole process: runs side by side share it.
+    """PyTorch's flags for rounding fp32 products hold for the whole process: runs side by side share them.
 
     A run sets it for its whole duration, evaluation included, so that its results do not depend on other runs; a run that needs the other
     value waits.

@@ -1,4 +1,4 @@
-"""What an engine tells of an epoch."""
+"""The report of an epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afaf.training.plan import LearningPlan
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What an epoch was like; `loss` and `accuracy` (percent, over the outputs in the loss) are means over its training images."""
+    """One epoch: `loss` and `accuracy` (percent, over the outputs in the loss) are means over its training images."""
 
     task: int
     phase: int
@@ -45,7 +45,7 @@ class Tally:
         self.sizes.append(len(labels))
 
     def report(self) -> EpochReport:
-        """The epoch's means; a loss that is not a number ends the run, with the step at which it happened."""
+        """The means of the epoch; DivergedError, with the step, if a loss is not finite."""
         losses = torch.stack(self.losses)
         check_finite(losses, self.plan, self.epoch)
         n = sum(self.sizes)
@@ -61,7 +61,7 @@ def columns_in_loss(plan: LearningPlan, device: torch.device) -> Tensor | None:
 
 
 def count_right(logits: Tensor, labels: Tensor, columns: Tensor | None) -> Tensor:
-    """How many images have their highest logit, among the columns of the outputs in the loss (None: all), at their class."""
+    """The number of images whose highest logit, among these columns (None: all), is that of their class."""
     if columns is None:
         return (logits.argmax(1) == labels).sum()
     return (columns[logits[:, columns].argmax(1)] == labels).sum()

@@ -38,8 +38,8 @@ class Workspace:
     grad_mask: dict[int, Tensor]
     entry: int = 1  # steps begin at this layer; below is a trunk that does not train
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> indices of the kept neurons; absent if all are kept
-    rows: Tensor | None = None  # indices of the kept output rows, None if all are; the others answer with their bias,
-    resting: Tensor | None = None  # which is here, for all rows
+    rows: Tensor | None = None  # indices of the kept output rows, None if all are kept
+    resting: Tensor | None = None  # biases of all output rows: the logits of those that are not kept
     buffers: Named = field(default_factory=dict)  # the optimiser's, by BUFFER/PARAMETER
     coefficients: Sequence[Number] = ()  # the optimiser's, of the present step
     epoch_coefficients: Coefficients = field(default_factory=list)  # of every step of the present epoch
