@@ -22,7 +22,7 @@ def printable_name(name: object) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula: an apostrophe goes before whatever begins like one and is no number."""
+    """A CSV cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe."""
     text = printable(text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 

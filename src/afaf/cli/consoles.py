@@ -26,12 +26,12 @@ class SafeConsole(Console):
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    """No emoji codes: a class may be called :dog:."""
+    """A console without emoji codes: a class may be called :dog:."""
     return SafeConsole(stderr=stderr, emoji=False)
 
 
 class OutputError(WriteError):
-    """Standard output cannot be written; `reader_left` if whatever read it has ended, which needs no words."""
+    """Standard output cannot be written; `reader_left` if the reading process has ended, which needs no message."""
 
     def __init__(self, error: OSError):
         super().__init__(f"the output of this command cannot be written: {reason(error)}")
@@ -39,7 +39,7 @@ class OutputError(WriteError):
 
 
 class SafeStdout:
-    """Standard output, closed or not: characters that its encoding lacks are escaped, and trouble is an `OutputError`."""
+    """Standard output, closed or not: characters that its encoding lacks are escaped, and failures raise `OutputError`."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -65,7 +65,7 @@ class SafeStdout:
             self._failed(error)
 
     def _failed(self, error: OSError) -> None:
-        """Give up what waits to be printed, so that Python does not try again when it ends."""
+        """Discard the buffered output, so that Python does not try again when it ends."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -74,7 +74,7 @@ class SafeStdout:
 
 
 class SafeStderr(SafeStdout):
-    """Standard error: trouble with it is passed over, for there is nowhere to tell of it."""
+    """Standard error: failures are ignored, since there is nowhere to report them."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OutputError):
@@ -118,7 +118,7 @@ def safe_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """The command's files are written: if the rest cannot be printed, that is no failure, lest a script repeat the work."""
+    """The command's files are written: if the rest cannot be printed, the command does not fail, so that no script repeats it."""
     try:
         yield
         sys.stdout.flush()

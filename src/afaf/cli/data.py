@@ -1,4 +1,4 @@
-"""`afaf data`: what is on disk, fetching it, checking it. What it takes is imported when a command is called: `--help` is quick."""
+"""`afaf data`: list, download and check datasets. Imports are made when a command is called, so that `--help` is quick."""
 
 from __future__ import annotations
 

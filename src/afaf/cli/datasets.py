@@ -1,4 +1,4 @@
-"""Datasets: what is on disk, fetching it, checking it; and what a stream is made of."""
+"""Datasets on disk: listing, downloading, checking; and the tasks of a stream."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) ->
 
 
 def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, *, force: bool = False, **options: Any) -> Path:
-    """Prints a stream's tasks, with class names and counts, and saves a contact sheet; returns where."""
+    """Print a stream's tasks with class names and counts, and save a contact sheet; return its path."""
     console = new_console()
     path = out_png if out_png is not None else Path(_file_name(name))
     kind, _, place = name.partition(":")

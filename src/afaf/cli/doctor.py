@@ -1,4 +1,4 @@
-"""Looking over a run folder or a model file, and saying what can be recovered."""
+"""`afaf doctor`: the checks of a run folder or a model file, printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG = 1  # the exit code when something is wrong
 
 
 def show_diagnosis(console: Console, path: Path, *, as_json: bool) -> int:
-    """Print what is sound and what is wrong; returns the exit code."""
+    """Print sound files, problems and advice; return the exit code."""
     diagnosis = examine(path)
     for mark, lines in (("[green]ok[/]   ", diagnosis.sound), ("[red]wrong[/]", diagnosis.wrong), ("[bold]to do[/]", diagnosis.advice)):
         for line in lines:

@@ -1,4 +1,4 @@
-"""`afaf inspect`: what a model file holds."""
+"""`afaf inspect`: the contents of a model file."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os,
 
 
 class FolderLock:
-    """Held from `take` to `release`. The file stays, for removing it would let two processes hold two files of one name."""
+    """Held from `take` to `release`. The file stays: if it were removed, two processes could hold two files of one name."""
 
     def __init__(self, folder: Path):
         self.path = folder / NAME
@@ -79,7 +79,7 @@ def is_lock(handle: int) -> bool:
 
 
 def _lock(handle: int) -> bool:
-    """A process that only looks whether a folder is locked (`is_locked`) is in the way for a moment: it is waited for."""
+    """Try several times: another process may hold the lock for a moment to test it (`is_locked`)."""
     for _ in range(ATTEMPTS):
         if lock_descriptor(handle, blocking=False):
             return True
@@ -105,7 +105,7 @@ def in_use(folder: Path) -> str:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process holds the lock, as far as one may look; nothing is changed."""
+    """Whether a living process holds the lock; False if the file may not be read. Nothing is changed."""
     try:
         handle = os.open(folder / NAME, os.O_RDONLY | _SAFE)
     except OSError:  # no lock, or another user's

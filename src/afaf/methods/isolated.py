@@ -1,4 +1,4 @@
-"""Isolated networks: one separate sparse network per task, no neuron shared. What perfect isolation would give; a control.
+"""Isolated networks: one separate sparse network per task, no neuron shared. The result of perfect isolation; a control.
 
 Inside the one ledger: a task draws `share` percent of the neurons of every hidden layer, all of which become fixed, so that no later task
 draws them; its connections are among them, from the input and to its own outputs. It learns as SpaceNet does, with drop and grow, and may

@@ -1,4 +1,4 @@
-"""Learning without Forgetting (Li and Hoiem, ECCV 2016): while a task is learned, the old outputs shall answer as the old model did.
+"""Learning without Forgetting (Li and Hoiem, ECCV 2016): while a task is learned, the old outputs are distilled from the old model.
 
 The loss of a task is cross-entropy over its own outputs + lambda x cross-entropy from softmax(z_old(x) / T) to softmax(z(x) / T), both over
 the outputs of all earlier classes: z_old are the logits of the model as it was before the task (the teacher, which never changes), z those

@@ -1,4 +1,4 @@
-"""Memory Aware Synapses (Aljundi et al., ECCV 2018): parameters are held in proportion to how much the output depends on them.
+"""Memory Aware Synapses (Aljundi et al., ECCV 2018): a penalty on changes of each parameter, in proportion to its influence on the output.
 
 The loss of a task is cross-entropy + lambda/2 sum_i Omega_i (w_i - w*_i)^2, with w* the parameters after the last task. Two estimators of
 Omega, with f(x) the outputs of the seen classes; no labels are needed:

@@ -1,4 +1,4 @@
-"""PackNet (Mallya and Lazebnik, CVPR 2018): train densely on the free weights, prune by magnitude, retrain what is kept, fix it for ever.
+"""PackNet (Mallya and Lazebnik, CVPR 2018): train all free weights, prune by magnitude, retrain the kept ones, then never change them.
 
 After its own code: pruned layer by layer, so that each task keeps the same share of every layer; each task's output rows are its own and
 are not pruned; biases and norms are fixed after the first task; pruned weights are 0 and the next task starts from there. In class-IL all

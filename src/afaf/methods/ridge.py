@@ -1,4 +1,4 @@
-"""A ridge head on fixed features: what a closed form that never forgets gives, without any sub-network; a control.
+"""A ridge head on fixed features: a closed form that never forgets, without sub-networks; a control.
 
 The features are fixed before the second task arrives: `trunk`, the last hidden layer of the dense network as trained on the first task, or
 `patches`, filters that are random whitened patches of the first task's images. Each task adds its features to a Gram matrix in float64 (see

@@ -39,7 +39,7 @@ class Job:
     resume: bool = False  # continue the run that `out` holds
     start: RunState | None = None  # continue from this state; only without a run folder
     snapshot_after: int | None = None  # after this many tasks, emit a StateReached event; only without a run folder
-    tag: Any = None  # for whoever submits the job; nothing else reads it
+    tag: Any = None  # for the caller; nothing else reads it
     network: nn.Module | tuple[Layer, ...] | None = None  # instead of the network that the settings name
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import time
 
 
 class StopToken:
-    """Shared between whoever stops runs and the runs. `ask` only stores a number, so a signal handler may call it.
+    """Shared between the runs and the code that stops them. `ask` only stores a number, so a signal handler may call it.
 
     A token with a `parent` is asked when its parent is; one with a `deadline` (seconds of `time.monotonic`) is asked from then on.
     """

@@ -1,4 +1,4 @@
-"""A model as an ONNX file: the chain of layers written out node by node, with labels in the metadata. Needs the extra `onnx`."""
+"""A model as an ONNX file: its layers written node by node, with labels in the metadata. Needs the extra `onnx`."""
 
 from __future__ import annotations
 
