@@ -23,7 +23,8 @@ from torch import Tensor
 from afaf.bounds import Count, Portion, Within
 from afaf.checked import build
 from afaf.errors import ConfigError
-from afaf.network.ops import Convolution, Dense, Depthwise, Operation, Product, parse_operation
+from afaf.network.ops import Operation, parse_operation
+from afaf.network.products import Convolution, Dense, Depthwise, Product
 
 Group = Literal["input", "conv", "fc", "output", "classes"]
 Kind = Literal["conv", "depthwise", "dense", "sum"]

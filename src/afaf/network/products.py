@@ -1,0 +1,135 @@
+"""The products between layers, each defined once: weights (outputs, inputs, block) lead from one layer to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from afaf.network.ops import OnnxGraph, Size, windows
+
+
+@dataclass(frozen=True)
+class Product:
+    """W h + b for weights shaped (outputs, inputs, block)."""
+
+    name: ClassVar[str]  # in descriptions and in the names of layers
+    group: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
+    maps: ClassVar[bool]  # it reads and writes maps, not rows of units
+    diagonal: ClassVar[bool] = False  # neuron i leads into neuron i alone, which is the same neuron: weights are (neurons, 1, block)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the CUDA kernels compute it, and a constant stays one at every position."""
+        return True
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def block(self, positions: int) -> int:
+        """Weights of one connection, from a neuron with so many positions."""
+        raise NotImplementedError
+
+    def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+        """Sum over the images of a(gradient of the weights), (outputs, inputs x block), given the gradient `delta` at the result."""
+        raise NotImplementedError
+
+    def sample_floats(self, weights: int, unfolded: int) -> int:
+        """Numbers that `sample_importance` holds for each image, given the number of weights and of unfolded inputs."""
+        return 0
+
+    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Convolution(Product):
+    name, group, maps = "conv", "conv", True
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 0  # zeros around the maps
+
+    @property
+    def plain(self) -> bool:
+        return self.stride == 1 and self.padding == 0
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Channels last is the layout that convolutions are fastest with."""
+        return F.conv2d(h.contiguous(memory_format=torch.channels_last), self._kernels(weight), bias, self.stride, self.padding)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        window = (self.kernel, self.stride, self.padding)
+        return windows(height, *window), windows(width, *window)
+
+    def block(self, positions: int) -> int:
+        return self.kernel**2
+
+    def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+        unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride)
+        gradients = torch.bmm(delta.flatten(2), unfolded.transpose(1, 2))
+        return size(gradients).sum(0)
+
+    def sample_floats(self, weights: int, unfolded: int) -> int:
+        return weights + unfolded
+
+    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
+        numbers = graph.constant(f"weight_{l}", self._kernels(weight)), graph.constant(f"bias_{l}", bias)
+        return graph.node("Conv", h, *numbers, **self._window(weight))
+
+    def _window(self, weight: Tensor) -> dict[str, Any]:
+        return {"kernel_shape": [self.kernel] * 2, "strides": [self.stride] * 2, "pads": [self.padding] * 4}
+
+    def _kernels(self, weight: Tensor) -> Tensor:
+        return weight.reshape(*weight.shape[:2], self.kernel, self.kernel)
+
+
+@dataclass(frozen=True)
+class Depthwise(Convolution):
+    """Each map has a kernel of its own."""
+
+    name, diagonal = "depthwise", True
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        h = h.contiguous(memory_format=torch.channels_last)
+        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=len(weight))
+
+    def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+        unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride).unflatten(1, (inputs.shape[1], -1))
+        return size(torch.einsum("bnp,bnkp->bnk", delta.flatten(2), unfolded)).sum(0)
+
+    def sample_floats(self, weights: int, unfolded: int) -> int:
+        return weights + unfolded * weights // self.kernel**2
+
+    def _window(self, weight: Tensor) -> dict[str, Any]:
+        return {**super()._window(weight), "group": len(weight)}
+
+
+class Dense(Product):
+    name, group, maps = "dense", "fc", False
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(h.flatten(1), weight.flatten(1), bias)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        return 1, 1
+
+    def block(self, positions: int) -> int:
+        return positions
+
+    def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
+        """a(delta x input) = a(delta) a(input), so the sum over images is one product of matrices."""
+        return size(delta).T @ size(inputs.flatten(1))
+
+    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
+        numbers = graph.constant(f"weight_{l}", weight.flatten(1)), graph.constant(f"bias_{l}", bias)
+        return graph.node("Gemm", graph.node("Flatten", h, axis=1), *numbers, transB=1)
