@@ -69,10 +69,9 @@ def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) ->
         raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
 
 
-def show_stream(name: str, data: Path | None = None, out_png: Path | None = None, *, force: bool = False, **options: Any) -> Path:
+def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False, **options: Any) -> Path:
     """Print a stream's tasks with class names and counts, and save a contact sheet; return its path."""
     console = new_console()
-    path = out_png if out_png is not None else Path(_file_name(name))
     kind, _, place = name.partition(":")
     inputs = [Path(place).expanduser()] if kind in ("folder", "npz") else []
     check_output(path, "png", inputs, force=force)
@@ -98,23 +97,13 @@ def stream_table(stream: Stream) -> Table:
             counts = (int((split.labels == class_id).sum()) for split in (task.train, task.test))
             table.add_row(str(task.number), str(class_id), escape(name), *(f"{count:,}" for count in counts))
         table.add_section()
-    table.add_row("all", "", "", *(f"{sum(len(s) for s in splits):,}" for splits in _splits(stream)))
+    table.add_row("all", "", "", f"{sum(len(task.train) for task in stream):,}", f"{sum(len(task.test) for task in stream):,}")
     return table
 
 
 def _say(console: Console, line: str) -> None:
     """A line that is not cut at the window's edge, so that paths can be copied."""
     console.print(line, highlight=False, soft_wrap=True)
-
-
-def _splits(stream: Stream) -> tuple[list[Any], list[Any]]:
-    return [task.train for task in stream], [task.test for task in stream]
-
-
-def _file_name(stream: str) -> str:
-    """A file name for the sheet of a stream, in the current folder."""
-    kind, _, path = stream.partition(":")
-    return f"{Path(path).stem if path else kind}.png"
 
 
 def _with_files() -> list[Source]:
@@ -155,12 +144,8 @@ def _overview(found: list[Inspection]) -> Table:
         counts = [f"{each.total(part):,}" if each.counts else "" for part in PARTS]
         note = each.note + (f" ({len(each.skipped)} unreadable left out: {', '.join(each.skipped[:3])})" if each.skipped else "")
         colour = COLOURS[each.state]
-        table.add_row(each.name, f"[{colour}]{each.state}[/]", *counts, _megabytes(each.size), escape(note))
+        table.add_row(each.name, f"[{colour}]{each.state}[/]", *counts, f"{each.size / 1e6:,.1f} MB" if each.size else "", escape(note))
     return table
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size else ""
 
 
 def _per_class(found: Inspection) -> Table:

@@ -194,7 +194,8 @@ def read_config_file(path: Path) -> list[Table]:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no table of settings")
-    return instead_of_preset(table["config"]) if isinstance(table.get("config"), dict) else [table]
+    stored = table.get("config")
+    return [dict.fromkeys(stored), stored] if isinstance(stored, dict) else [table]  # the first clears every section of a preset
 
 
 def read_toml(path: Path) -> Table:
@@ -210,8 +211,3 @@ def _read_text(path: Path) -> str:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-
-
-def instead_of_preset(stored: Table) -> list[Table]:
-    """Tables that replace a preset completely: the first one clears every section."""
-    return [dict.fromkeys(stored), stored]

@@ -65,7 +65,8 @@ class RunFolder:
                 raise RunError(f"{path} holds several runs: the command that began them goes on with all; or resume one of them")
             raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
         check_links(path)
-        if not _is_run(read_json(path / "config.json")):
+        about = read_json(path / "config.json")
+        if not (isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)):  # of another program
             raise RunError(f"{path} holds no run: its config.json is not one of afaf; start a run in another folder with --out")
         folder = cls(path)
         folder._lock.take()
@@ -82,9 +83,7 @@ class RunFolder:
     def refuse_taken(path: Path, *, locked: bool = False) -> None:
         """Raise RunError unless the folder is new or empty; a lock and temporary files of a killed start do not count."""
         if os.path.lexists(path / "config.json"):
-            if not locked:
-                raise RunError(what_is_there(path))
-            raise RunError(_taken(path))
+            raise RunError(in_use(path) if not locked and is_locked(path) else _taken(path))
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file, not a folder: choose another place with --out")
         try:
@@ -133,11 +132,6 @@ class RunFolder:
             return
         kept = _read(self.log_path)[:size]
         write_whole(self.log_path, kept)
-
-
-def _is_run(about: Mapping[str, Any]) -> bool:
-    """Whether a run wrote this config.json; other programs use the name, too."""
-    return isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)
 
 
 def check_links(path: Path) -> None:
@@ -233,14 +227,8 @@ def resume_command(path: Path) -> str:
     return f"afaf run --resume {shlex.quote(str(path))}"
 
 
-def what_is_there(path: Path) -> str:
-    """The message for a folder that already holds a run."""
-    if is_locked(path):
-        return in_use(path)
-    return _taken(path)
-
-
 def _taken(path: Path) -> str:
+    """The message for a folder that already holds a run."""
     if (path / "results.json").exists():
         return f"{path} already holds a finished run: choose another folder with --out, or remove that one"
     advice = f"go on with it with `{resume_command(path)}`, or choose another folder with --out"

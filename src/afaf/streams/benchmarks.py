@@ -96,11 +96,6 @@ class Benchmark:
         return Stream(self.name, tasks)
 
 
-def _read_benchmarks() -> dict[str, Benchmark]:
-    tables = tomllib.loads((files(__package__) / "benchmarks.toml").read_text(encoding="utf-8"))
-    return {name: _benchmark(name, **table) for name, table in tables.items()}
-
-
 def _benchmark(name: str, description: str, tasks: list[Any], source: str = "", **flags: bool) -> Benchmark:
     recipes = []
     for task in tasks:
@@ -110,7 +105,8 @@ def _benchmark(name: str, description: str, tasks: list[Any], source: str = "", 
     return Benchmark(name, description, tuple(recipes), **flags)
 
 
-BENCHMARKS = _read_benchmarks()
+_TABLES = tomllib.loads((files(__package__) / "benchmarks.toml").read_text(encoding="utf-8"))
+BENCHMARKS = {name: _benchmark(name, **table) for name, table in _TABLES.items()}
 
 
 def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:

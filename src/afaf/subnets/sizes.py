@@ -13,7 +13,7 @@ from typing import Annotated
 
 from afaf.checked import Shorthand
 from afaf.errors import ConfigError, unknown
-from afaf.network.spec import Edge, NetworkSpec
+from afaf.network.spec import NetworkSpec
 
 Percentage = Annotated[dict[str, float | dict[str, float]], Shorthand("all")]
 """Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
@@ -47,7 +47,7 @@ def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Perc
     connections = {}
     for l, edge in enumerate(spec.edges, 1):
         pairs = edge.pairs(allocated[edge.source_stream], allocated[edge.target_stream])
-        connections[l] = share(_of_edge(density, edge, task), pairs)
+        connections[l] = share(_look_up(density, [edge.name, edge.group, "all"], task, "sparse.density"), pairs)
     kept = {s: share(_of_layer(fixed, "sparse.fixed", spec, s, task), allocated[s]) for s in spec.hidden_streams}
     return Sizes(allocated, connections, kept)
 
@@ -73,10 +73,6 @@ def _key(spec: NetworkSpec, l: int) -> str:
 
 def _of_layer(percentage: Percentage, section: str, spec: NetworkSpec, l: int, task: int) -> float:
     return _look_up(percentage, [_key(spec, l), spec.layer(l).group, "all"], task, section)
-
-
-def _of_edge(density: Percentage, edge: Edge, task: int) -> float:
-    return _look_up(density, [edge.name, edge.group, "all"], task, "sparse.density")
 
 
 def _look_up(percentage: Percentage, names: list[str], task: int, section: str) -> float:

@@ -92,6 +92,11 @@ class Source:
         """Return the dataset's file or folder, None if it is missing."""
         return next((folder / place for place in self.places if (folder / place).exists()), None)
 
+    def files(self, folder: Path) -> list[Path]:
+        """Return the dataset's files that are there, sorted."""
+        place = self.place(folder)
+        return [] if place is None else [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+
     def records(self, folder: Path) -> dict[Part, Records]:
         """Open both parts; raise DataError if files are missing or damaged."""
         if self.needs_files and self.place(folder) is None:

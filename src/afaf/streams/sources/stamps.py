@@ -46,11 +46,9 @@ def _where(source: Source, folder: Path) -> str:
 
 def _fingerprint(source: Source, folder: Path) -> str | None:
     """Hash the names, sizes and times of the files, and the digests they are compared with."""
-    place = source.place(folder)
-    if place is None:
+    if source.place(folder) is None:
         return None
-    paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
-    seen = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    seen = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files(folder)]
     return hashlib.sha256(repr((seen, sorted(source.digests.items()))).encode()).hexdigest()
 
 

@@ -128,7 +128,7 @@ def inspect(source: Source, folder: Path) -> Inspection:
     place = source.place(folder)
     if source.needs_files and place is None:
         return Inspection(source.name, source.title, "missing", note=f"afaf data get {source.name}")
-    where, size = (str(place), size_on_disk(place)) if place else ("with scikit-learn", 0)
+    where, size = str(place) if place else "with scikit-learn", sum(path.stat().st_size for path in source.files(folder))
     try:
         opened = source.records(folder)
         problems = [problem for part in PARTS if (problem := _problem(source, part, opened[part]))]
@@ -175,8 +175,3 @@ def _completeness(source: Source, counts: dict[Part, NDArray[np.intp]]) -> tuple
     if unrecorded:
         return "counted", f"{n_classes - len(unrecorded)} of {n_classes} classes verified, the others only counted"
     return "verified", ""
-
-
-def size_on_disk(place: Path) -> int:
-    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
