@@ -56,7 +56,7 @@ def answers(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, s
         parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
         found = [model.answers(encoded) for _, encoded, _ in parts]
     probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
-    return parts.read, probabilities, None if model.unknown_above is None else distances > model.unknown_above
+    return [*map(Path, parts.read)], probabilities, None if model.unknown_above is None else distances > model.unknown_above
 
 
 def evaluated(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, stderr: Console) -> Evaluation:

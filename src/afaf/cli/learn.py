@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from afaf.cli.answers import SKIP, evaluated, image_size
 from afaf.cli.consoles import say, work_is_done
-from afaf.cli.photos import prepare_photos, show_photos_learned
+from afaf.cli.photos import labelled_files, prepare_photos, show_photos_learned
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.encoded import EncodedModel
@@ -45,7 +46,7 @@ FELL = 20  # percent of a class's test images: a fall that is told
 
 
 def learn_folder(
-    folder: Path,
+    folder: str,
     path: Path,
     given: Mapping[str, Any],
     *,
@@ -57,21 +58,23 @@ def learn_folder(
     out: Console,
     stderr: Console,
     as_json: bool,
+    on: str = "local",
 ) -> None:
     """Learn a folder as one more call; `given` are the options that only a new model takes, None where they were not given.
 
     What was typed is judged first, in its order: the folder, the model, the options; then what is in the images.
     """
     with told_if_interrupted(path) as before:
-        found = find_class_folders(folder)
+        prepare: Callable[[], tuple[AnyModel, Callable[[], AnyModel]]]
+        if encoder is None:
+            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, unreadable, stderr)
+        else:
+            files = labelled_files(folder)
+            prepare = partial(prepare_photos, path, files, encoder, given["method"], device, cache, unreadable, stderr, on)
         judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
         earlier = later = None
-        model, teach = (
-            prepare_network(path, found, given, device, unreadable, stderr)
-            if encoder is None
-            else prepare_photos(path, found, encoder, given["method"], device, cache, unreadable, stderr)
-        )
+        model, teach = prepare()
         known = set(map(str, model.life.known))
         if some := [(file, label) for file, label in judged if label in known]:
             earlier = evaluated(path, model, some, unreadable, stderr)

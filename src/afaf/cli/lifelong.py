@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from afaf.cli.consoles import new_console
+from afaf.cluster import is_cluster
 from afaf.errors import ConfigError
 
 PANEL = "A model of your own images"
@@ -29,7 +30,14 @@ SkipOption = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out i
 
 
 def learn(
-    folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each new class.")],
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A folder that has a folder of images for each new class; with an encoder also one behind a URL (s3://...), "
+            "or a manifest: a CSV file of path and label.",
+        ),
+    ],
     model: ModelOption,
     max_tasks: Annotated[int | None, typer.Option(help="New model: how many calls of learn it is made for (default 10).", min=1)] = None,
     max_classes: Annotated[int | None, typer.Option(help="New model: most classes in all (default: as many as come).", min=1)] = None,
@@ -54,6 +62,10 @@ def learn(
     ] = None,
     evaluate: Annotated[Path | None, typer.Option(help="Test images: tell how many are right before and after.")] = None,
     cache: CacheOption = None,
+    on: Annotated[
+        str,
+        typer.Option("--on", help="Where images are encoded: local; ray, processes on this machine; or ray:HOST:PORT, a cluster."),
+    ] = "local",
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
     set_: SetOption = [],
@@ -76,6 +88,8 @@ def learn(
     name = encoder_for(model, encoder, method, given, stderr)
     if name is None and cache is not None:
         raise ConfigError("--cache keeps features of an encoder, and a network is trained here: leave it out")
+    if is_cluster(on) and (name is None or cache is not None):
+        raise ConfigError(f"--on {on} is for a model with an encoder, without --cache: leave it out")
     learn_folder(
         folder,
         model,
@@ -88,6 +102,7 @@ def learn(
         out=console,
         stderr=stderr,
         as_json=json_,
+        on=on,
     )
 
 

@@ -12,15 +12,19 @@ from rich.console import Console
 
 from afaf.cli.answers import SKIP, counted, encoder_at
 from afaf.cli.consoles import say
+from afaf.cluster import is_cluster
 from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.errors import ConfigError, DataError
+from afaf.files.urls import Place, is_url
 from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
+from afaf.lifelong.encode_cluster import learn_on_cluster
 from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
-from afaf.streams.own import ClassFolders, Unreadable, find_class_folders
+from afaf.streams.own import Unreadable, find_class_folders
+from afaf.streams.sources.listed import files_below, manifest_files
 from afaf.text import printable_name
 
 
@@ -53,17 +57,27 @@ def _encoder_of(path: Path, encoder: str, method: str | None, options: Sequence[
     return model.identity.name if encoder == AUTO else encoder
 
 
+def labelled_files(source: str) -> Sequence[tuple[Place, str]]:
+    """The images of a folder of class folders, of such a folder behind a URL, or of a manifest."""
+    if is_url(source):
+        return files_below(source)
+    path = Path(source).expanduser()
+    return manifest_files(path) if path.is_file() else find_class_folders(path).files
+
+
 def prepare_photos(
     path: Path,
-    found: ClassFolders,
+    files: Sequence[tuple[Place, str]],
     encoder: str,
     method: str | None,
     device: str,
     cache: Path | None,
     unreadable: Unreadable,
     stderr: Console,
+    on: str = "local",
 ) -> tuple[EncodedModel, Callable[[], EncodedModel]]:
     """The model before a call of learn, and the function that teaches it; classes may be new or known."""
+    wanted, device = device, "auto" if is_cluster(on) else device  # the driver may have another than the workers
     if path.exists():
         model = open_encoded(path)
         model.attach(encoder_at(encoder, device, cache, model))
@@ -71,8 +85,11 @@ def prepare_photos(
         model = EncodedModel.begin(encoder_at(encoder, device, cache), HeadSettings(method or default_head(encoder)))
 
     def teach() -> EncodedModel:
-        with counted(stderr, "learning", len(found.files)) as on_batch:
-            return model.learn(FileParts(model.encoder, found.files, unreadable, SKIP, on_batch))
+        with counted(stderr, "learning", len(files)) as on_batch:
+            if is_cluster(on):
+                how: Any = {"on": on, "device": wanted, "unreadable": unreadable, "remedy": SKIP, "on_batch": on_batch}
+                return learn_on_cluster(model, encoder, files, **how)
+            return model.learn(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
 
     return model, teach
 

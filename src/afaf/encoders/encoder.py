@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from afaf.streams.sources.images import fit, read_image
 from afaf.streams.sources.source import Pixels
 
 BATCH = {"cpu": 8}  # of other devices: 256; on a CPU, activations of few images stay in its cache
+T = TypeVar("T", bound=Path | str)  # a path, or a URL
 Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (n, d), or maps (n, d, h, w)
 
 
@@ -44,7 +46,7 @@ class Encoder:
     def prepare(self, images: Pixels) -> Pixels:
         return prepare(images, self.identity.preprocessing)
 
-    def read(self, path: Path) -> Pixels:
+    def read(self, path: Path | str) -> Pixels:
         """The image in a file, prepared, (1, side, side, 3)."""
         return self.prepare(read_image(path, None)[None])
 
@@ -79,7 +81,7 @@ def prepare(images: Pixels, how: Preprocessing) -> Pixels:
     return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
 
 
-def read_ahead(paths: list[Path], read: Callable[[Path], Pixels], batch: int, workers: int) -> Iterator[tuple[list[Path], Pixels]]:
+def read_ahead(paths: list[T], read: Callable[[T], Pixels], batch: int, workers: int) -> Iterator[tuple[list[T], Pixels]]:
     """Images (1, h, w, c) of one shape, read by threads and joined into batches."""
     with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:  # threads that silence Pillow may leave warnings silenced
         ahead = 4 * batch

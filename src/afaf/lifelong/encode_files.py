@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from afaf.encoders.encoder import Encoder, read_ahead
 from afaf.errors import DataError
+from afaf.files.urls import Place
 from afaf.lifelong.encoded import Part
 from afaf.lifelong.life import Label
 from afaf.streams.own import Unreadable
@@ -22,12 +22,17 @@ OnBatch = Callable[[int], None]  # called with the number of images of a batch, 
 
 
 class FileParts:
-    """Parts of labelled image files, in their order. Unreadable ones are left out with a warning, or an error at the end names them."""
+    """Parts of labelled image files, in their order. Unreadable ones are left out with a warning, or an error at the end names them.
 
-    def __init__(self, encoder: Encoder, files: Sequence[tuple[Path, Label]], unreadable: Unreadable, remedy: str, on_batch: OnBatch):
+    With `unreadable` None they are left out, and the caller reports `bad`.
+    """
+
+    def __init__(
+        self, encoder: Encoder, files: Sequence[tuple[Place, Label]], unreadable: Unreadable | None, remedy: str, on_batch: OnBatch
+    ):
         self.encoder, self.files, self.unreadable, self.remedy, self.on_batch = encoder, files, unreadable, remedy, on_batch
-        self.bad: dict[Path, str] = {}
-        self.read: list[Path] = []  # those that were encoded
+        self.bad: dict[Place, str] = {}
+        self.read: list[Place] = []  # those that were encoded
 
     def __iter__(self) -> Iterator[Part]:
         labels = dict(self.files)
@@ -39,9 +44,10 @@ class FileParts:
                 self.read += good
                 yield images, self.encoder.encode(images), [labels[path] for path in good]
             self.on_batch(len(some))
-        self._report(len(paths))
+        if self.unreadable is not None:
+            report_unreadable(self.bad, len(paths), self.unreadable, self.remedy)
 
-    def _read(self, path: Path) -> NDArray[Any]:
+    def _read(self, path: Place) -> NDArray[Any]:
         try:
             return self.encoder.read(path)
         except DataError as error:
@@ -49,11 +55,13 @@ class FileParts:
             size = self.encoder.identity.preprocessing.size
             return np.zeros((1, size, size, 3), dtype=np.uint8)
 
-    def _report(self, total: int) -> None:
-        if not self.bad:
-            return
-        names = [self.bad[path] for path in sorted(self.bad)]
-        listing = "\n".join(f"  {name}" for name in names[:SHOWN]) + (f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        if self.unreadable == "error" or len(names) == total:
-            raise DataError(f"{len(names)} of {total} images cannot be read ({self.remedy}):\n{listing}")
-        warnings.warn(f"{len(names)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=2)
+
+def report_unreadable(bad: Mapping[Place, str], total: int, unreadable: Unreadable, remedy: str) -> None:
+    """Warn of images that cannot be read, or raise an error that names them."""
+    if not bad:
+        return
+    names = [bad[place] for place in sorted(bad, key=str)]
+    listing = "\n".join(f"  {name}" for name in names[:SHOWN]) + (f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    if unreadable == "error" or len(names) == total:
+        raise DataError(f"{len(names)} of {total} images cannot be read ({remedy}):\n{listing}")
+    warnings.warn(f"{len(names)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=2)

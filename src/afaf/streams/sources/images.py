@@ -21,6 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from afaf.errors import DataError
 from afaf.files import read_bytes
+from afaf.files.urls import read_url
 from afaf.streams.sources.source import Pixels, reading
 
 try:
@@ -40,10 +41,11 @@ NOT_READ = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3",
 _MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # within a scan: any marker except restarts
 
 
-def read_image(path: Path, size: int | None) -> Pixels:
-    """Read an image file as (height, width, 1 or 3)."""
+def read_image(path: Path | str, size: int | None) -> Pixels:
+    """Read an image file, or one behind a URL, as (height, width, 1 or 3)."""
     with reading(path, "replace or remove it"):
-        return decode_image(read_bytes(path, BYTES_AT_MOST), size, str(path))
+        data = read_bytes(path, BYTES_AT_MOST) if isinstance(path, Path) else read_url(path, BYTES_AT_MOST)
+        return decode_image(data, size, str(path))
 
 
 def decode_image(data: bytes, size: int | None, name: str) -> Pixels:
