@@ -137,10 +137,11 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._parsed: dict[bytes, Line] = {}  # lines that were read before: of thousands, few are new
 
     def read(self) -> dict[Key, Line]:
         """The newest line of every run, from all files."""
-        lines = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path)]
+        lines = [line for path in sorted(self.folder.glob("*.jsonl")) for line in read_lines(path, self._parsed)]
         lines.sort(key=lambda line: str(line.get("ended", "")))  # stable: lines of one file without a time keep their order
         return {key_of(line["stream"], line["method"], line["settings"], line["seed"]): line for line in lines}
 
@@ -163,8 +164,12 @@ class Store:
             sync(path)
 
 
-def read_lines(path: Path) -> Iterable[Line]:
-    """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error."""
+def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[Line]:
+    """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error.
+
+    Lines in `parsed` are taken from there, and the others are added.
+    """
+    parsed = {} if parsed is None else parsed
     try:
         texts = read_bytes(path, RECORD_LIMIT).splitlines()
     except OSError as error:
@@ -172,7 +177,9 @@ def read_lines(path: Path) -> Iterable[Line]:
             f"cannot read {path}: {error.strerror}; {path.parent} must hold results that can be read: mend or move it"
         ) from None
     for number, text in enumerate(texts, 1):
-        if not text.strip():
+        if text in parsed:
+            yield parsed[text]
+        if text in parsed or not text.strip():
             continue
         try:
             line = json.loads(text.decode("utf-8"))
@@ -186,4 +193,5 @@ def read_lines(path: Path) -> Iterable[Line]:
             wrong = f"it is not JSON that can be read ({error})"
         if wrong:
             raise DataError(f"{path}, line {number}, is no result of a run: {wrong}; mend the line, or remove it and do its run again")
-        yield {**line, "settings": canonical(line["settings"])}
+        parsed[text] = {**line, "settings": canonical(line["settings"])}
+        yield parsed[text]
