@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
 from afaf.cli.main import app
 from afaf.encoders import efficientnet_lite
+from afaf.lifelong.export import open_onnx, open_torch
 from afaf.methods import method_names
 
 COLOURS = {"red": (200, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 200)}
@@ -137,6 +138,25 @@ def test_an_encoder_that_was_moved_is_named_and_features_are_kept(place: Path, t
     )
 
 
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_an_export_holds_the_encoder(place: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    result = call("export", place / "both.safetensors", f"--{kind}", out, "--images", place / "test")
+    assert result.exit_code == 0, result.output
+    answer = open_onnx(out) if kind == "onnx" else open_torch(out)
+    files = sorted((place / "test").rglob("*.png"))
+    pixels = np.stack([np.asarray(ImageOps.fit(Image.open(file), (16, 16), Image.Resampling.BICUBIC)) for file in files])
+    rows = json.loads(call("predict", *files, "--model", place / "both.safetensors", "--json").stdout)
+    assert answer(pixels)[1].argmax(1).tolist() == [["green", "red", "blue"].index(row["label"]) for row in rows]
+
+
+def test_the_page_of_a_model_names_its_classes(place: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    model.write_bytes((place / "both.safetensors").read_bytes())
+    assert call("inspect", model, "--html").exit_code == 0
+    assert "blue" in model.with_suffix(".html").read_text()
+
+
 def test_models_merge_and_images_are_forgotten(place: Path, tmp_path: Path) -> None:
     merged = tmp_path / "merged.safetensors"
     assert call("merge", place / "a.safetensors", place / "b.safetensors", "--model", merged).exit_code == 0
@@ -172,7 +192,8 @@ def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: 
         (["forget", grey.parent, "--model", model], "grey"),
         (["forget", place / "first", "--model", tmp_path / "nowhere"], "nowhere"),
         (["classes", model, "--remove", "grey"], "grey"),
-        (["export", model, "--onnx", tmp_path / "x.onnx"], "encoder"),
+        (["export", model, "--torch", tmp_path / "x.pt2", "--encoder", strange], "other weights"),
+        (["inspect", model, "--picture", tmp_path / "x.png"], "--picture"),
     ]
     for arguments, words in cases:
         result = call(*arguments)

@@ -141,12 +141,13 @@ def inspect(
     from afaf.cli.photos import inspect_photos
     from afaf.lifelong.model_store import has_encoder
 
+    page = file.with_suffix(".html") if html else None
     if has_encoder(file):
-        if html or picture is not None:
-            raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --html and --picture")
-        inspect_photos(file, json_, console)
+        if picture is not None:
+            raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --picture")
+        inspect_photos(file, html=page, as_json=json_, force=force, out=console)
         return
-    inspect_model(file, html=file.with_suffix(".html") if html else None, picture=picture, as_json=json_, force=force, out=console)
+    inspect_model(file, html=page, picture=picture, as_json=json_, force=force, out=console)
 
 
 def classes(
@@ -166,20 +167,18 @@ def export(
     torch: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) to this file.")] = None,
     images: Annotated[list[Path], typer.Option(help="Verify on these real images or folders too, besides random ones.")] = [],
     dense: Annotated[bool, typer.Option("--dense", help="Keep all neurons, also those that reach no output: for comparison.")] = False,
+    encoder: EncoderOption = None,
     force: ForceOption = False,
 ) -> None:
     """Write the network for production: unused neurons removed, normalisation and calibration included, verified against the model.
 
-    It takes pixels as they are in image files: bytes, (images, height, width, channels).
+    It takes pixels as they are in image files: bytes, (images, height, width, channels). A model with an encoder is written with it.
 
     It answers with logits and probabilities; the labels are in the file's metadata.
     """
     from afaf.cli.export import export_model
-    from afaf.lifelong.model_store import has_encoder
 
-    if has_encoder(file):
-        raise ConfigError(f"{file} has an encoder that is no part of it: export is for networks that afaf has trained")
-    export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, force=force, out=console)
+    export_model(file, onnx=onnx, torch=torch, images=images, dense=dense, encoder=encoder, force=force, out=console)
 
 
 def evaluate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from afaf.cluster import is_cluster
 from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.errors import ConfigError, DataError
+from afaf.files import check_output, write_output
 from afaf.files.urls import Place, is_url
 from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
 from afaf.lifelong.encode_cluster import learn_on_cluster
@@ -23,6 +23,7 @@ from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
+from afaf.report.encoded_page import confusions, encoded_facts, encoded_page
 from afaf.streams.own import Unreadable, find_class_folders
 from afaf.streams.sources.listed import files_below, manifest_files
 from afaf.text import printable_name
@@ -157,24 +158,23 @@ def _opened(path: Path) -> EncodedModel:
     return open_encoded(path)
 
 
-def inspect_photos(path: Path, as_json: bool, out: Console) -> None:
+def inspect_photos(path: Path, *, html: Path | None, as_json: bool, force: bool, out: Console) -> None:
     model = open_encoded(path)
-    counts = (model.taught.counts + model.held.counts).long().tolist()
-    classes = [{"label": str(label), "call": model.life.task_of(c), "images": counts[c]} for label, c in model.life.known.items()]
-    calls = [{"call": i, **asdict(note)} for i, note in enumerate(model.life.tasks, 1)]
-    facts: dict[str, Any] = {
-        "file": str(path),
-        "bytes": path.stat().st_size,
-        "encoder": model.identity.to_dict(),
-        "head": asdict(model.head),
-    }
-    facts |= {"classes": classes, "calls": calls, "temperature": round(model.temperature, 4), "unknown_above": model.unknown_above}
+    if html is not None:
+        check_output(html, "html", [path], force=force)
+        write_output(html, "html", encoded_page(path, model).html().encode(), [path], force=force)
+        say(out, f"wrote {html}")
+    facts = encoded_facts(path, model)
     if as_json:
         print(json.dumps(facts))
         return
+    if html is not None:
+        return
     say(out, f"{path}: {facts['bytes'] / 1e6:.1f} MB, encoder {model.identity.name} ({model.identity.digest[:12]}), head {model.head.name}")
-    for row in classes:
+    for row in facts["classes"]:
         say(out, f"{printable_name(row['label'])}: {row['images']} images, first in call {row['call']}")
-    for row in calls:
+    for row in facts["calls"]:
         held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
         say(out, f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
+    for label, answer, share in confusions(model)[:3]:
+        say(out, f"about {100 * share:.0f} % of images of {printable_name(label)} are taken for {printable_name(answer)}")

@@ -22,7 +22,7 @@ class CachedEncoder(Encoder):
     """Answers as the encoder does, bit by bit."""
 
     def __init__(self, encoder: Encoder, folder: Path):
-        super().__init__(encoder.identity, encoder.run, encoder.device)
+        super().__init__(encoder.identity, encoder.run, encoder.device, encoder.module)
         self.folder = folder / f"{encoder.identity.digest[:16]}-{encoder.identity.preprocessing.size}"
         make_folders(self.folder, "choose another folder for --cache")
 

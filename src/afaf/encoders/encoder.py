@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from afaf.encoders.identity import Identity, Preprocessing
 from afaf.errors import DataError
@@ -25,8 +25,9 @@ Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (
 class Encoder:
     """`features` is a function of each image alone, whatever images come with it."""
 
-    def __init__(self, identity: Identity, run: Run, device: torch.device | str = "cpu"):
-        self.identity, self.run, self.device = identity, run, torch.device(device)
+    def __init__(self, identity: Identity, run: Run, device: torch.device | str = "cpu", module: nn.Module | None = None):
+        """`module` is the network that `run` calls, for export; None: it cannot be exported."""
+        self.identity, self.run, self.device, self.module = identity, run, torch.device(device), module
         prepared = identity.preprocessing
         self.mean, self.std = (torch.tensor(value, device=self.device).reshape(3, 1, 1) for value in (prepared.mean, prepared.std))
         self.batch = BATCH.get(self.device.type, 256)

@@ -44,7 +44,7 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
         identity = Identity(name, digest, efficientnet_lite.FEATURES, preprocessing or efficientnet_lite.PREPROCESSING)
-        return Encoder(identity, _channels_last(lite0, device), device)
+        return Encoder(identity, _channels_last(lite0, device), device, lite0)
     if name == patches.NAME:
         return of_module(patches.Patches(), name, preprocessing or patches.PREPROCESSING, device)
     library, colon, model = name.partition(":")
@@ -60,15 +60,15 @@ def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device
     """An encoder of a module that gives features (n, d) or maps (n, d, h, w) for normalised images (n, 3, size, size)."""
     digest = weights_digest(module.state_dict())
     run = _channels_last(module.eval().requires_grad_(False), device)
-    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device)
+    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module)
 
 
 def _channels_last(module: nn.Module, device: torch.device | str) -> Run:
     module = module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return lambda x: _features(module(x.contiguous(memory_format=torch.channels_last)))
+    return lambda x: tensor_of(module(x.contiguous(memory_format=torch.channels_last)))
 
 
-def _features(out: Any) -> Tensor:
+def tensor_of(out: Any) -> Tensor:
     """What a model of transformers returns is a record: its pooled output, or the first token's, stands for the image."""
     if not isinstance(out, Tensor):
         pooled = getattr(out, "pooler_output", None)
@@ -161,7 +161,7 @@ def _of_file(path: Path, preprocessing: Preprocessing | None, device: torch.devi
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     open_file = _open_onnx if path.suffix == ".onnx" else _open_export
     try:
-        run, text = open_file(path, device)
+        run, text, module = open_file(path, device)
         table = json.loads(text) if text else None
         own = Preprocessing(**{**table, "mean": tuple(table["mean"]), "std": tuple(table["std"])}) if table else IMAGENET
     except ConfigError:
@@ -169,16 +169,16 @@ def _of_file(path: Path, preprocessing: Preprocessing | None, device: torch.devi
     except Exception as error:
         raise DataError(f"{path}: not an encoder that can be used: {str(error)[:200]}") from None
     own = preprocessing or own
-    return Encoder(Identity(str(path), digest, _width(run, own.size, device, str(path)), own), run, device)
+    return Encoder(Identity(str(path), digest, _width(run, own.size, device, str(path)), own), run, device, module)
 
 
-def _open_export(path: Path, device: torch.device | str) -> tuple[Run, str]:
+def _open_export(path: Path, device: torch.device | str) -> tuple[Run, str, nn.Module | None]:
     extra = {"preprocessing": ""}
     module = torch.export.load(path, extra_files=extra).module().to(device)
-    return lambda x: _features(module(x)), extra["preprocessing"]
+    return lambda x: tensor_of(module(x)), extra["preprocessing"], module
 
 
-def _open_onnx(path: Path, device: torch.device | str) -> tuple[Run, str]:
+def _open_onnx(path: Path, device: torch.device | str) -> tuple[Run, str, nn.Module | None]:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
@@ -191,6 +191,6 @@ def _open_onnx(path: Path, device: torch.device | str) -> tuple[Run, str]:
     def run(x: Tensor) -> Tensor:
         pixels = np.ascontiguousarray(x.cpu().numpy())
         parts = np.split(pixels, len(pixels)) if fixed else [pixels]
-        return _features(torch.from_numpy(np.concatenate([session.run(None, {name: part})[0] for part in parts])))
+        return tensor_of(torch.from_numpy(np.concatenate([session.run(None, {name: part})[0] for part in parts])))
 
-    return run, session.get_modelmeta().custom_metadata_map.get("preprocessing", "")
+    return run, session.get_modelmeta().custom_metadata_map.get("preprocessing", ""), None

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from afaf.errors import ConfigError, FileError
 from afaf.files import fill, write_output
 from afaf.files.marks import Format
+from afaf.lifelong import encoded_module
+from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model import Lifelong
+from afaf.lifelong.model_store import AnyModel
 from afaf.storage.compacted import Inference, InferenceModule, for_inference, random_pixels
 from afaf.storage.onnx_file import need, onnx_bytes
 
@@ -24,6 +27,7 @@ Kind = Literal["onnx", "torch"]
 FORMATS: dict[Kind, Format] = {"onnx": "onnx", "torch": "pt2"}
 Answer = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]  # pixels -> logits, probabilities
 RANDOM = 64  # images of noise that an export is tried on, in batches of different sizes
+ENCODED_RANDOM = 5  # the same, for a model with an encoder
 TOLERANCE = 1e-4
 
 
@@ -52,8 +56,18 @@ def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
     )
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model as the bytes of a file, and images of noise to try it on."""
+
+    data: bytes
+    noise: NDArray[Any]
+    weights: int
+    dense_weights: int
+
+
 def export(
-    model: Lifelong,
+    model: AnyModel,
     path: Path,
     kind: Kind,
     real: NDArray[Any] | None = None,
@@ -64,10 +78,29 @@ def export(
 ) -> Exported:
     """Write the inference network, read it back, and compare its answers with the model's; only one that agrees gets its name.
 
-    `inputs` are files that must not be replaced; `force` allows to replace any other file.
+    A model with an encoder is written with it, and `real` images are prepared as it takes them. `inputs` are files that must not be
+    replaced; `force` allows to replace any other file.
     """
     if kind == "onnx":
         need("onnxruntime")
+    ready = _with_encoder(model, kind) if isinstance(model, EncodedModel) else _network(model, kind, dense)
+    tried = [ready.noise, *([] if real is None else [real])]
+    differences: list[float] = []
+
+    def write(temporary: Path) -> None:
+        fill(temporary, ready.data)
+        answer = open_onnx(temporary) if kind == "onnx" else open_torch(temporary)
+        differences.extend(difference_of(model, answer, pixels) for pixels in tried)
+        if not max(differences) <= TOLERANCE:
+            said = f"its answers differ from the model's by {max(differences):.2g}, more than {TOLERANCE:g}"
+            raise FileError(f"{path} was not written: {said}")
+
+    write_output(path, FORMATS[kind], write, inputs, force=force)
+    images = 0 if real is None else len(real)
+    return Exported(path, len(ready.data), ready.weights, ready.dense_weights, images, max(differences))
+
+
+def _network(model: Lifelong, kind: Kind, dense: bool) -> Prepared:
     inference = inference_of(model, dense=dense)
     about = {
         "method": model.model.method,
@@ -76,23 +109,29 @@ def export(
         "temperature": model.temperature,
     }
     data = (onnx_bytes if kind == "onnx" else torch_bytes)(inference, about)
-    tried = [random_pixels(inference, RANDOM).numpy(), *([] if real is None else [real])]
-    differences: list[float] = []
-
-    def write(temporary: Path) -> None:
-        fill(temporary, data)
-        answer = open_onnx(temporary) if kind == "onnx" else open_torch(temporary)
-        differences.extend(difference_of(model, answer, pixels) for pixels in tried)
-        if not max(differences) <= TOLERANCE:
-            said = f"its answers differ from the model's by {max(differences):.2g}, more than {TOLERANCE:g}"
-            raise FileError(f"{path} was not written: {said}")
-
-    write_output(path, FORMATS[kind], write, inputs, force=force)
-    return Exported(path, len(data), inference.weights, model.spec.dense_params, 0 if real is None else len(real), max(differences))
+    return Prepared(data, random_pixels(inference, RANDOM).numpy(), inference.weights, model.spec.dense_params)
 
 
-def difference_of(model: Lifelong, answer: Answer, pixels: NDArray[Any]) -> float:
+def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
+    size = model.identity.preprocessing.size
+    about = {
+        "encoder": model.identity.to_dict(),
+        "head": model.head.name,
+        "input": [size, size, 3],
+        "temperature": model.temperature,
+    }
+    program, labels = encoded_module.exported_program(model), list(model.life.known)
+    data = (encoded_module.onnx_bytes if kind == "onnx" else encoded_module.torch_bytes)(program, labels, about)
+    noise = np.random.default_rng(0).integers(0, 256, (ENCODED_RANDOM, size, size, 3), dtype=np.uint8)
+    weights = sum(tensor.numel() for tensor in program.state_dict.values())
+    return Prepared(data, noise, weights, weights)
+
+
+def difference_of(model: AnyModel, answer: Answer, pixels: NDArray[Any]) -> float:
     """The largest difference of any logit, relative to the largest logit where that exceeds 1, or of any probability."""
+    if isinstance(model, EncodedModel):
+        parts = [model.scores(model.encoder.encode(part)) for part in np.array_split(pixels, -(-len(pixels) // model.encoder.batch))]
+        return difference_from(torch.cat(parts).numpy(), model.temperature, answer, pixels)
     return difference_from(model.logits(pixels), model.temperature, answer, pixels)
 
 

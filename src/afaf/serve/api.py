@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from afaf.files import open_regular
-from afaf.lifelong.encoded import EncodedModel
 from afaf.serve.errors import Refused
 from afaf.serve.jobs import Job
 from afaf.serve.limits import Bodies
@@ -189,10 +188,8 @@ async def model(api: Api, request: Request) -> Response:
 
 @endpoint("GET", "/model.onnx", answer="application/octet-stream")
 async def onnx(api: Api, request: Request) -> Response:
-    """The network as ONNX, verified against the model. A model with an encoder cannot be exported: the encoder is no part of it."""
+    """The model as ONNX, with its encoder if it has one, verified against the model."""
     served = api.service.taught()
-    if isinstance(served.model, EncodedModel):
-        raise Refused(409, "no_export", "this model has an encoder that is no part of it: only networks that afaf has trained are exported")
     from afaf.lifelong.export import export
 
     network = served.model
