@@ -16,7 +16,7 @@ from afaf.files import is_part, read_bytes
 from afaf.files.lock import holder_of, is_locked
 from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.encoded import EncodedModel
-from afaf.lifelong.model_store import from_backup, has_encoder
+from afaf.lifelong.model_store import has_encoder
 from afaf.runs.checkpoint import changed_settings, load_checkpoint
 from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
 from afaf.runs.progress import RunProgress
@@ -91,8 +91,8 @@ def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
     elif (learner := diagnosis.read(_learner_in, path)) is not None:
         diagnosis.add(path.name, broken_invariants(learner), _words(learner))
     if not diagnosis.sound and not diagnosis.blames(path.name):
-        lost = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
-        diagnosis.advice.append(from_backup(path) or lost)
+        advice = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
+        diagnosis.advice.append(advice)
 
 
 def _learner_in(path: Path) -> Learner:

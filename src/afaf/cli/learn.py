@@ -130,7 +130,7 @@ def prepare_network(
 
 def go_on(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
     """A model that is there, and the images for it."""
-    model = open_model(path, find_device(device), may_begin=True)
+    model = open_model(path, find_device(device))
     refuse_late(path, given, model)
     model.check_new(found.labels)
     images, labels = found.read(*image_size(path, model), unreadable, SKIP)

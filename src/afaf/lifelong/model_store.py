@@ -32,15 +32,8 @@ def has_encoder(path: Path) -> bool:
 
 def open_encoded(path: Path) -> EncodedModel:
     """The model of an encoder and a head in a file; the encoder is looked for when it is first used."""
-    try:
+    with _advised(path):
         return EncodedModel.load(path)
-    except FileError as error:
-        raise FileError(f"{error}. It is left as it is; take a copy of it, or choose another name for a new model") from None
-
-
-def backup_of(path: Path) -> Path:
-    """A copy that earlier versions, or the user, left beside the model; it is read for advice, and never written."""
-    return path.with_name(path.name + ".bak")
 
 
 def checksum_of(path: Path) -> str | None:
@@ -48,31 +41,23 @@ def checksum_of(path: Path) -> str | None:
     return container.description(path)[1] if path.exists() else None
 
 
-def open_model(path: Path, device: torch.device | str = "cpu", *, may_begin: bool = False) -> Lifelong:
-    """The model in a file; the message for one that cannot be used says where to go on. `may_begin`: a new model would do as well."""
+def open_model(path: Path, device: torch.device | str = "cpu") -> Lifelong:
+    """The network in a file; the message for one that cannot be used says how to go on."""
     if path.is_dir():
         raise FileError(f"{path} is a folder: name a model file")
     if not path.exists():
         raise FileError(f"{path}: no such file: a model is made by afaf learn FOLDER --model {path}")
-    try:
+    with _advised(path):
         return Lifelong.load(path, device)
-    except FileError as error:
-        no_copy = (
-            f"if it was your model, take a copy of it, for there is no {backup_of(path).name} to go back to; "
-            f"afaf doctor {path} says what is wrong with it"
-        )
-        advice = from_backup(path) or ("choose another name for a new model" if may_begin else no_copy)
-        raise FileError(f"{error}. It is left as it is; {advice}") from None
 
 
-def from_backup(path: Path) -> str:
-    """Where a model is that cannot be read from its own file; empty if it is nowhere."""
-    backup = backup_of(path)
+@contextlib.contextmanager
+def _advised(path: Path) -> Iterator[None]:
     try:
-        Lifelong.load(backup)
-    except FileError:
-        return ""
-    return f"{backup} holds the model as it was before it was last changed: rename it to {path.name}"
+        yield
+    except FileError as error:
+        advice = f"put a copy in its place, or name a new file for a new model; afaf doctor {path} says what is wrong with it"
+        raise FileError(f"{error}. It is left as it is: {advice}") from None
 
 
 @contextlib.contextmanager
