@@ -10,6 +10,7 @@ from typing import Any, ParamSpec
 from torch import nn
 
 from afaf.costing.predict import Costs
+from afaf.files.urls import is_url
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.report.figures import draw_run
@@ -31,7 +32,7 @@ def _with_pictures(learn: Callable[P, Results]) -> Callable[P, Results]:
     @wraps(learn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Results:
         results = learn(*args, **kwargs)
-        if results.run is not None:
+        if results.run is not None and not is_url(results.run):
             draw_run(Path(results.run))
         return results
 

@@ -73,7 +73,7 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto (the default), cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder (default: runs/STREAM-METHOD-SEED); of several runs OUT/METHOD/SEED.")
+        str | None, typer.Option(help="The run folder, or a URL; of several runs OUT/METHOD/SEED (default: runs/STREAM-METHOD-SEED).")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,

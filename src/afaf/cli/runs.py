@@ -16,6 +16,7 @@ from afaf.cli.consoles import work_is_done
 from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, StoppedError
+from afaf.files.urls import is_url
 from afaf.report.figures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, raise_failure, to_all
@@ -38,7 +39,7 @@ def run_methods(
     seed: int | None,
     seeds: int | None,
     device: str,
-    out: Path | None,
+    out: str | None,
     jobs_at_once: int | None,
     on: str,
     settings: Sequence[str],
@@ -112,7 +113,7 @@ class _Collector:
             return
         results = self.results[name] = event.results
         results.model = None  # it is in the folder: several at once would fill a GPU
-        if results.run is not None:
+        if results.run is not None and not is_url(results.run):
             draw_run(Path(results.run))
         if name in self.boards:
             self.boards[name].finish(results)
@@ -134,10 +135,13 @@ def resume_run(
         print(json.dumps(result.to_dict(), allow_nan=False))
 
 
-def _folder(out: Path | None, stream: str, method: str, seed: int, several: bool) -> Path:
+def _folder(given: str | None, stream: str, method: str, seed: int, several: bool) -> str | Path:
     """The folder of a run: `--out` itself, OUT/METHOD/SEED for several runs, or a name under runs/."""
-    if out is None:
+    if given is None:
         return Path("runs") / f"{file_name(stream)}-{method}-{seed}"
+    if is_url(given):
+        return f"{given.rstrip('/')}/{method}/{seed}" if several else given
+    out = Path(given)
     old = out / f"seed-{seed}"  # where earlier versions put the seeds of one method
     if several and _method_in(old) == method:
         return old

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from afaf.errors import ConfigError
+from afaf.files.urls import is_url
 from afaf.methods import find_method
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
@@ -64,7 +65,8 @@ class Job:
 
     @property
     def folder(self) -> Path | None:
-        return None if self.out is None else Path(self.out)
+        """The run folder, unless it is behind a URL (runs/mirror.py)."""
+        return None if self.out is None or is_url(self.out) else Path(self.out)
 
     @property
     def source(self) -> str | None:

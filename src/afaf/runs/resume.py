@@ -22,6 +22,7 @@ from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, began_with, flat
 from afaf.runs.job import Job, method_class, settings_tables
+from afaf.runs.mirror import local_folder
 from afaf.runs.results import Results
 from afaf.runs.runner import Run, is_same_data
 from afaf.runs.setup import Setup, restrict, set_up
@@ -32,6 +33,12 @@ from afaf.training.settings import LearnSettings, SparseSettings
 
 def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
     """Carry out a job. With `job.resume`, continue the run that its folder holds; a different run there is refused."""
+    with local_folder(job) as here:
+        results = _run_or_resume(here, on_event, stop, stream)
+    return replace(results, run=str(job.out)) if here is not job else results
+
+
+def _run_or_resume(job: Job, on_event: OnEvent, stop: StopToken | None, stream: Stream | None) -> Results:
     out = job.folder
     if not job.resume or out is None or not (out / "config.json").exists():
         return runner.run(job, on_event=on_event, stop=stop, stream=stream)

@@ -17,6 +17,7 @@ import torch
 
 from afaf.cluster import connect, has_gpus, room, share
 from afaf.errors import ConfigError, DataError, LockedError, RunError, StoppedError
+from afaf.files.urls import is_url
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStopped, OnEvent, Warned
 from afaf.runs.job import Job
 from afaf.runs.runner import data_digest
@@ -292,8 +293,8 @@ def _elsewhere(attempt: Attempt, device: str) -> Job:
     job = attempt.job
     stream = job.source if isinstance(job.stream, str) else job.stream.name
 
-    def absolute(path: str | Path | None) -> Path | None:
-        return None if path is None else Path(path).absolute()
+    def absolute(path: str | Path | None) -> str | Path | None:
+        return path if path is None or is_url(path) else Path(path).absolute()
 
     return replace(
         job,

@@ -1,0 +1,100 @@
+"""A run folder behind a URL, for an object store: the run works in a local folder, which is copied there while it learns."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from afaf.errors import RunError, WriteError
+from afaf.files.urls import file_system, is_url
+from afaf.runs.folder import CHECKPOINTS, checkpoints_in
+from afaf.runs.job import Job
+
+EVERY = 5.0  # seconds between copies
+FIRST, LAST = ("config.json", "log.jsonl"), ("model.safetensors", "results.json")  # checkpoints count on the log, results on all
+
+
+@contextlib.contextmanager
+def local_folder(job: Job) -> Iterator[Job]:
+    """The job with a local folder; if its folder is behind a URL, what is there is fetched first, and what is new is copied back."""
+    if not is_url(job.out):
+        yield job
+        return
+    with tempfile.TemporaryDirectory(prefix="afaf-run-") as place:
+        mirror = Mirror(str(job.out), Path(place) / "run")
+        if mirror.fetch() and not job.resume:
+            raise RunError(f"{job.out} already holds a run: choose another folder with --out")
+        with mirror.copying():
+            yield replace(job, out=mirror.local)
+
+
+class Mirror:
+    """A local folder and its copy behind a URL."""
+
+    def __init__(self, url: str, local: Path):
+        self.url, self.local = url, local
+        self.system, self.root = file_system(url)
+        self._copied: dict[str, tuple[int, int]] = {}  # time and size of what was copied, by name
+        self._lock = threading.Lock()
+
+    def fetch(self) -> bool:
+        """Copy a run that is there to the local folder; whether there is one."""
+        with self._explained():
+            if not self.system.exists(f"{self.root}/config.json"):
+                return False
+            for path in map(str, self.system.find(self.root)):
+                name = path[len(self.root.rstrip("/")) :].strip("/")
+                (self.local / name).parent.mkdir(parents=True, exist_ok=True)
+                self.system.get_file(path, str(self.local / name))
+                self._copied[name] = self._state(name)
+        return True
+
+    def push(self) -> None:
+        """Copy what is new. Names of checkpoints are read before the log, so that the log there is never behind them."""
+        with self._lock, self._explained():
+            saved = [f"{CHECKPOINTS}/{path.name}" for path in checkpoints_in(self.local)]
+            for name in (*FIRST, *saved, *LAST):
+                with contextlib.suppress(FileNotFoundError):  # an old checkpoint that was removed meanwhile
+                    if (state := self._state(name)) != self._copied.get(name):
+                        self.system.makedirs(f"{self.root}/{CHECKPOINTS}", exist_ok=True)
+                        self.system.put_file(str(self.local / name), f"{self.root}/{name}")
+                        self._copied[name] = state
+            for name in [name for name in self._copied if name.startswith(CHECKPOINTS) and name not in saved]:
+                with contextlib.suppress(FileNotFoundError):
+                    self.system.rm_file(f"{self.root}/{name}")
+                del self._copied[name]
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """Copy every few seconds within the block, and once more when it ends, however it ends."""
+        over = threading.Event()
+
+        def copy() -> None:
+            while not over.wait(EVERY):
+                with contextlib.suppress(WriteError):  # tried again, and told at the end
+                    self.push()
+
+        thread = threading.Thread(target=copy, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.push()
+
+    def _state(self, name: str) -> tuple[int, int]:
+        status = (self.local / name).stat()
+        return status.st_mtime_ns, status.st_size
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors of any file system, as an error that names the URL."""
+        try:
+            yield
+        except Exception as error:
+            raise WriteError(f"cannot use {self.url}: {str(error).strip() or type(error).__name__}") from error
