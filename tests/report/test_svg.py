@@ -42,13 +42,13 @@ def test_numbers_of_a_heat_map_can_be_read_on_every_shade(mode: str) -> None:
         assert f"svg text.{ink.split()[-1]} {{ fill: var(--{variable})" in STYLE
 
 
-def says(one: svg.Series, i: int) -> str:
+def tooltip(one: svg.Series, i: int) -> str:
     return f"{one.name} {i}"
 
 
 def test_a_band_stays_within_its_axis() -> None:
     wide = svg.Series("a", "red", [1, 2], [98.0, 3.0], [40.0, 40.0])
-    drawn = svg.lines([wide], "a", says, y_range=(0, 100))
+    drawn = svg.lines([wide], "a", tooltip, y_range=(0, 100))
     band = re.search(r'<path d="M([^"]*)Z"', drawn)
     grid = [float(y) for y in re.findall(r'y1="([\d.]+)"', drawn)]
     assert band is not None
@@ -60,4 +60,4 @@ def test_a_band_stays_within_its_axis() -> None:
 @pytest.mark.parametrize(("epochs", "radius"), [(1, "3"), (2, "1.2")])
 def test_a_point_without_a_line_is_large_enough_to_be_seen(epochs: int, radius: str) -> None:
     one = svg.Series("a", "red", list(range(epochs)), [1.0] * epochs)
-    assert re.findall(r'r="([\d.]+)" fill="red"', svg.lines([one], "a", says, marks=False)) == [radius] * epochs
+    assert re.findall(r'r="([\d.]+)" fill="red"', svg.lines([one], "a", tooltip, marks=False)) == [radius] * epochs

@@ -151,10 +151,10 @@ def r_matrix(R: list[Row], title: str, tasks: Sequence[str] | None = None) -> st
     """Draw one R matrix; `tasks` is added to the tooltips."""
     numbers = [str(i + 1) for i in range(len(R))]
 
-    def says(j: int, i: int, value: float) -> str:
+    def tooltip(j: int, i: int, value: float) -> str:
         return f"{title}\nafter task {j + 1}, accuracy on task {i + 1}{tasks[i] if tasks else ''}: {value:.2f} %"
 
-    return chart(title, svg.heat_map(R, title, says, rows=numbers, columns=numbers, row_title="after task", column_title="task (%)"))
+    return chart(title, svg.heat_map(R, title, tooltip, rows=numbers, columns=numbers, row_title="after task", column_title="task (%)"))
 
 
 def accuracy_series(runs: Runs, name: str) -> list[svg.Series]:
@@ -174,11 +174,11 @@ def over_time(runs: Runs) -> str:
     for title, name in (("class-IL", "R"), ("task-IL", "R_task_il")):
         series = accuracy_series(runs, name)
 
-        def says(one: svg.Series, i: int) -> str:
+        def tooltip(one: svg.Series, i: int) -> str:
             return f"{one.name} after task {one.x[i]:g}: {one.y[i]:.2f} %"
 
         ticks = range(1, len(series) + 1)
-        made = svg.lines(series, title, says, x_title="after task", y_title="accuracy (%)", y_range=(0, 100), x_ticks=ticks)
+        made = svg.lines(series, title, tooltip, x_title="after task", y_title="accuracy (%)", y_range=(0, 100), x_ticks=ticks)
         names = [(f"{s.name}: {n}", s.colour) for s, n in zip(series, runs.task_names, strict=True)]
         boxes.append(chart(title, made, below=svg.legend(names)))
     return charts(*boxes)
@@ -189,14 +189,14 @@ def confusion_map(counts: NDArray[Any], class_names: Sequence[Sequence[str]]) ->
     names = [name for task in class_names for name in task]
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
-    def says(j: int, i: int, value: float) -> str:
+    def tooltip(j: int, i: int, value: float) -> str:
         return f"{names[j]} answered with {names[i]}: {value:.1f} %\n({int(counts[j, i])} images)"
 
     short = len(names) <= 16
     return svg.heat_map(
         shares.tolist(),
         "confusion by class",
-        says,
+        tooltip,
         rows=[name[:13] for name in names] if short else [""] * len(names),
         columns=[""] * len(names),
         row_title="true class",
@@ -253,13 +253,13 @@ def _reuse_map(model: Model) -> str:
         return ""
     rows: list[list[float | None]] = [[reused[t].get(s, 0) if s < t else None for s in sources] for t in tasks]
 
-    def says(j: int, i: int, value: float) -> str:
+    def tooltip(j: int, i: int, value: float) -> str:
         return f"task {tasks[j]}: {value:,.0f} connections start\nfrom neurons fixed by task {sources[i]}"
 
     return svg.heat_map(
         rows,
         "reused from",
-        says,
+        tooltip,
         rows=[str(t) for t in tasks],
         columns=[str(t) for t in sources],
         row_title="task",
@@ -283,8 +283,8 @@ def candidates(runs: Runs) -> str:
                 words = {USED: "used before, free", UNUSED: "unused"}.get(origin, f"fixed by task {origin}")
                 colour = {USED: FREE, UNUSED: UNOWNED}.get(origin) or task_colour(origin)
                 n = one.origins[origin]
-                says = f"{one.class_name} (task {one.task}), {layer}\n{n} of {total} candidates: {words}"
-                pieces.append(svg.Piece(n, colour, says))
+                tooltip = f"{one.class_name} (task {one.task}), {layer}\n{n} of {total} candidates: {words}"
+                pieces.append(svg.Piece(n, colour, tooltip))
             rows.append((f"{one.class_name[:11]} ({one.task})", pieces))
         boxes.append(chart(f"candidates in {layer}", svg.stacked_bars(rows, f"candidates in {layer}")))
     tasks = sorted(runs.model.learner.classes_of)
@@ -307,10 +307,10 @@ def curves(runs: Runs) -> str:
     for title, name, y_range in (("loss", "loss", None), ("accuracy on training images (%)", "accuracy", (0.0, 100.0))):
         series = curve_series(runs, name)
 
-        def says(one: svg.Series, i: int, title: str = title) -> str:
+        def tooltip(one: svg.Series, i: int, title: str = title) -> str:
             return f"{one.name}, epoch {one.x[i]:g}\n{title}: {one.y[i]:.3f}"
 
-        made = svg.lines(series, title, says, x_title="epoch", y_title=title, y_range=y_range, marks=False)
+        made = svg.lines(series, title, tooltip, x_title="epoch", y_title=title, y_range=y_range, marks=False)
         boxes.append(chart(title, made, below=svg.legend([(one.name, one.colour) for one in series])))
     return charts(*boxes)
 
@@ -325,7 +325,7 @@ def cost_bars(runs: Runs) -> str:
             ("FLOPs (counted)", costs.counted_flops_ratio, "training, over live connections only"),
             ("FLOPs, answer", costs.inference_flops_ratio, f"one answer: {costs.inference_flops:,} multiplications and additions"),
         )
-        rows += [(name, ratio, "var(--accent)", f"{says}: {ratio:.4f} of dense") for name, ratio, says in ratios if ratio is not None]
+        rows += [(name, ratio, "var(--accent)", f"{tooltip}: {ratio:.4f} of dense") for name, ratio, tooltip in ratios if ratio is not None]
     made = svg.bars(rows, "costs against dense", high=max(1.0, *(value for _, value, _, _ in rows)), mark=1.0)
     below = f'<p class="legend">kept between tasks besides the weights: {costs.kept_bytes:,} bytes</p>' if costs is not None else ""
     return charts(chart("", made, below=below))

@@ -29,11 +29,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a stacked bar; `says` is its tooltip."""
+    """A part of a stacked bar."""
 
     amount: float
     colour: str
-    says: str
+    tooltip: str
 
 
 def svg(height: float, label: str, body: str, width: float = WIDTH) -> str:
@@ -47,7 +47,7 @@ def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle")
 def heat_map(
     values: Values,
     label: str,
-    says: Callable[[int, int, float], str],
+    tooltip: Callable[[int, int, float], str],
     *,
     rows: Sequence[str],
     columns: Sequence[str],
@@ -77,7 +77,7 @@ def heat_map(
             share = min(max(value / high, 0.0), 1.0) if high else 0.0
             x, y = left + i * side, top + j * height
             box = f'x="{x:.4g}" y="{y:.4g}" width="{side:.4g}" height="{height:.4g}"'
-            parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(says(j, i, value))}"/>')
+            parts.append(f'<rect {box} fill-opacity="{share:.2f}" class="cell heat" data-v="{escape(tooltip(j, i, value))}"/>')
             if numbers and value >= numbers_from:
                 parts.append(text(x + side / 2, y + height / 2 + 4, f"{value:.0f}", number_ink(share)))
     bottom = top + len(values) * height
@@ -114,7 +114,7 @@ def _short(tick: float) -> str:
 def lines(
     series: Sequence[Series],
     label: str,
-    says: Callable[[Series, int], str],
+    tooltip: Callable[[Series, int], str],
     *,
     x_title: str = "",
     y_title: str = "",
@@ -123,7 +123,7 @@ def lines(
     height: float = 210,
     marks: bool = True,
 ) -> str:
-    """Draw lines; `says` returns the tooltip of a point."""
+    """Draw lines; `tooltip` is a function of a line and the index of a point."""
     values = [value for one in series for value in one.y if value is not None]
     xs = [x for one in series for x in one.x]
     if not values:
@@ -155,7 +155,7 @@ def lines(
         radius = 3 if marks or len(points) == 1 else 1.2  # a point without a line must be visible
         for x, y, i in points:
             parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{radius:g}" fill="{one.colour}"/>')
-            parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="7" class="catch" data-v="{escape(says(one, i))}"/>')
+            parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="7" class="catch" data-v="{escape(tooltip(one, i))}"/>')
     parts.append(text((left + WIDTH - right) / 2, height - 6, x_title, "small"))
     parts.append(text(2, 11, y_title, "small", "start"))
     return svg(height, label, "".join(parts))
@@ -182,7 +182,7 @@ def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, lef
             if width <= 0:
                 continue
             box = f'x="{x:.5g}" y="{y:g}" width="{max(width, 0.4):.4g}" height="17"'
-            parts.append(f'<rect {box} fill="{piece.colour}" class="cell" data-v="{escape(piece.says)}"/>')
+            parts.append(f'<rect {box} fill="{piece.colour}" class="cell" data-v="{escape(piece.tooltip)}"/>')
             x += width
     return svg(8 + len(rows) * step, label, "".join(parts))
 
@@ -195,11 +195,11 @@ def bars(rows: Sequence[tuple[str, float, str, str]], label: str, *, high: float
     def px(value: float) -> float:
         return left + min(value / high, 1.0) * room
 
-    for j, (name, value, colour, says) in enumerate(rows):
+    for j, (name, value, colour, tooltip) in enumerate(rows):
         y = 4 + j * step
         parts.append(text(left - 6, y + 13, name, "small", "end"))
         parts.append(
-            f'<rect x="{left}" y="{y:g}" width="{max(px(value) - left, 0.6):.4g}" height="18" fill="{colour}" data-v="{escape(says)}"/>'
+            f'<rect x="{left}" y="{y:g}" width="{max(px(value) - left, 0.6):.4g}" height="18" fill="{colour}" data-v="{escape(tooltip)}"/>'
         )
         parts.append(text(px(value) + 4, y + 13, f"{value:.3g}", "small", "start"))
     if mark is not None:
@@ -227,8 +227,10 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: st
     for j, (name, marks) in enumerate(rows):
         y = 16 + j * step
         parts.append(text(left - 6, y + 4, name, "small", "end"))
-        for value, colour, says in marks:
-            parts.append(f'<circle cx="{px(value):.4g}" cy="{y:g}" r="4.2" fill="{colour}" fill-opacity="0.75" data-v="{escape(says)}"/>')
+        for value, colour, tooltip in marks:
+            parts.append(
+                f'<circle cx="{px(value):.4g}" cy="{y:g}" r="4.2" fill="{colour}" opacity="0.75" data-v="{escape(tooltip)}"/>'
+            )
     return svg(height + 18, label, "".join(parts))
 
 
@@ -243,10 +245,10 @@ def parallel_coordinates(
         return f"{left + i * step:.4g} {top + (1 - place) * (height - top - bottom):.4g}"
 
     parts = []
-    for places, strength, says in lines:
+    for places, strength, tooltip in lines:
         points = [at(i, place) for i, place in enumerate(places) if place is not None]
         drawn = f'd="M{"L".join(points)}" fill="none" stroke="var(--heat)" stroke-opacity="{0.12 + 0.88 * strength:.2f}"'
-        parts.append(f'<path {drawn} stroke-width="{1 + strength:.2f}" data-v="{escape(says)}"/>')
+        parts.append(f'<path {drawn} stroke-width="{1 + strength:.2f}" data-v="{escape(tooltip)}"/>')
     for i, (name, low, high) in enumerate(axes):
         x = left + i * step
         parts.append(f'<line x1="{x:.4g}" x2="{x:.4g}" y1="{top:g}" y2="{height - bottom:g}" class="grid"/>')

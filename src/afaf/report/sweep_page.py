@@ -89,10 +89,10 @@ def progress(complete: list[dict[str, Any]]) -> str:
     best = [max(one["value"] for one in complete[: i + 1]) for i in range(len(complete))]
     series = [svg.Series("best so far", "var(--accent)", numbers, best)]
 
-    def says(one: svg.Series, i: int) -> str:
+    def tooltip(one: svg.Series, i: int) -> str:
         return f"up to trial {one.x[i]:g}: {one.y[i]:.2f} %"
 
-    return charts(chart("", svg.lines(series, "best trial so far", says, x_title="trial", y_title="objective (%)")))
+    return charts(chart("", svg.lines(series, "best trial so far", tooltip, x_title="trial", y_title="objective (%)")))
 
 
 def all_trials(trials: list[dict[str, Any]]) -> str:
