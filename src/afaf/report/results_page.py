@@ -133,9 +133,7 @@ def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> 
         return f"{one.name} after task {one.x[i]:g}\nmean accuracy so far: {one.y[i]:.2f} %"
 
     ticks = drawable[0].x if drawable else None
-    drawn = svg.lines(
-        drawable, "ACC over time", tooltip, x_title="after task", y_title="accuracy (%)", y_range=(0, 100), x_ticks=ticks
-    )
+    drawn = svg.lines(drawable, "ACC over time", tooltip, x_title="after task", y_title="accuracy (%)", y_range=(0, 100), x_ticks=ticks)
     headings = ["method", "ACC", "BWT", "task-IL", "n", *([f"ACC minus that of {best[0].method}"] if best and len(shapes) > 1 else [])]
     return charts(
         chart("", html_table(headings, rows)),

@@ -228,9 +228,7 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: st
         y = 16 + j * step
         parts.append(text(left - 6, y + 4, name, "small", "end"))
         for value, colour, tooltip in marks:
-            parts.append(
-                f'<circle cx="{px(value):.4g}" cy="{y:g}" r="4.2" fill="{colour}" opacity="0.75" data-v="{escape(tooltip)}"/>'
-            )
+            parts.append(f'<circle cx="{px(value):.4g}" cy="{y:g}" r="4.2" fill="{colour}" opacity="0.75" data-v="{escape(tooltip)}"/>')
     return svg(height + 18, label, "".join(parts))
 
 

@@ -59,7 +59,9 @@ def _key(paths: Sequence[Path], size: int) -> str:
 def _opened(place: Path, shape: tuple[int, ...]) -> tuple[NDArray[np.uint8] | None, dict[str, str]]:
     """The images and the list of those that could not be read; None for a file that is not there, or not whole."""
     try:
-        images = np.load(place, mmap_mode="c")  # pages that somebody writes to are copied: torch wants memory it could write to
+        images = np.load(
+            place, mmap_mode="c", allow_pickle=False
+        )  # pages that somebody writes to are copied: torch wants memory it could write to
         unreadable = json.loads(read_text(place.with_suffix(".json"), LARGEST_LIST))
     except (OSError, ValueError):
         return None, {}
