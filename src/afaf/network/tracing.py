@@ -84,9 +84,7 @@ def _followed(module: nn.Module, example: Tensor) -> fx.GraphModule:
             shapes.run(example.to(next(graph.parameters(), example).dtype))
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"{name}, '{shapes.place}': images of shape {tuple(example.shape[1:])} do not fit its weights ({said})"
-        ) from error
+        raise ConfigError(f"{name}, '{shapes.place}': images of shape {tuple(example.shape[1:])} do not fit ({said})") from error
     return graph
 
 

@@ -149,7 +149,10 @@ def find_network(name: str) -> Architecture:
     try:
         found = point.load()
     except Exception as error:  # another package's code
-        raise ConfigError(f"network.name={name} cannot be loaded ({error}): name a function as package.module:function") from error
+        raise ConfigError(
+            f"network.name={name} cannot be loaded ({error}): name a function as package.module:function; "
+            "for a file of this folder, set PYTHONPATH=."
+        ) from error
     if not callable(found):
         raise ConfigError(f"network.name={name} is no function: it must return hidden layers, or a torch.nn.Module")
     architecture: Architecture = found
