@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from afaf.report.measured import Paired, Shape, Spread, minus
+from afaf.report.measured import Paired, Shape, minus
+from afaf.runs.results import Spread
 from afaf.sweeps.experiments import Experiment
 from afaf.sweeps.store import Key, Line
 from paper.claims import CLAIMS, Claim

@@ -13,7 +13,8 @@ from typing import Literal
 
 from scipy import stats
 
-from afaf.report.measured import CONFIDENCE, BySeed, Paired, Spread
+from afaf.report.measured import CONFIDENCE, BySeed, Paired
+from afaf.runs.results import Spread
 
 Verdict = Literal["holds", "leans that way", "leans the other way", "contradicted", "smaller than printed", "one seed", "not measured yet"]
 Terms = Sequence[tuple[int, BySeed]]  # a sum of means, each with its sign

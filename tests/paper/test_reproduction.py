@@ -12,7 +12,8 @@ import pytest
 from scipy import stats
 
 from afaf.errors import ConfigError
-from afaf.report.measured import Paired, Shape, Spread, minus
+from afaf.report.measured import Paired, Shape, minus
+from afaf.runs.results import Spread
 from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.experiments import Planned, read_experiments
 from afaf.sweeps.store import Line, Store

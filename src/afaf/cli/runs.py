@@ -22,7 +22,7 @@ from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, raise_failure, to_all
 from afaf.runs.folder import RunFolder, read_json
 from afaf.runs.job import Job
-from afaf.runs.results import Results, Summary, paired_difference
+from afaf.runs.results import Results, Spread, Summary
 from afaf.runs.stop import StopToken
 from afaf.sweeps.executor import Executor, find_executor
 
@@ -197,8 +197,8 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     for name in ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}'s"):
         table.add_column(name, justify="right")
     for summary in summaries:
-        numbers = [_number(summary.mean[name], summary.std[name]) for name in COLUMNS.values()]
-        difference = "" if summary is summaries[0] else _number(*paired_difference(summary, summaries[0], "acc"), sign="+")
+        numbers = [_spread(summary.spread(name)) for name in COLUMNS.values()]
+        difference = "" if summary is summaries[0] else _spread(summary.minus(summaries[0], "acc"), sign="+")
         table.add_row(escape(summary.runs[0].method), str(len(summary.runs)), *numbers, difference)
     return table
 
@@ -207,6 +207,9 @@ def _table(title: str) -> Table:
     return Table(title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
-def _number(value: float | None, std: float | None = None, sign: str = "") -> str:
-    spread = "" if std is None else f" ± {std:.2f}"
-    return "-" if value is None else f"{value:{sign}.2f}{spread}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _spread(spread: Spread | None, sign: str = "") -> str:
+    return "-" if spread is None else format(spread, sign)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from afaf.evaluation import metrics
-from afaf.runs.results import Row
+from afaf.runs.results import Row, Spread
 from afaf.streams.benchmarks import BENCHMARKS, outline_of
 from afaf.sweeps.store import Line
 
@@ -32,26 +31,6 @@ class Shape:
     @property
     def key(self) -> tuple[str, str, str]:
         return self.stream, self.method, json.dumps(self.settings, sort_keys=True)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (ddof 1) over n seeds."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread | None:
-        numbers = list(values)
-        if not numbers:
-            return None
-        return cls(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
-
-    def __str__(self) -> str:
-        spread = "" if self.std is None else f" ± {self.std:.2f}"
-        return f"{self.mean:.2f}{spread}"
 
 
 @dataclass(frozen=True)

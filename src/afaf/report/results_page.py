@@ -12,9 +12,10 @@ import numpy as np
 from afaf.methods import method_names
 from afaf.report import svg
 from afaf.report.figures import task_colour
-from afaf.report.measured import Measured, Paired, Shape, Spread, class_names, failure, mean_matrix, minus
+from afaf.report.measured import Measured, Paired, Shape, class_names, failure, mean_matrix, minus
 from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
 from afaf.report.run_page import confusion_map, r_matrix
+from afaf.runs.results import Spread
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store
 

@@ -16,13 +16,13 @@ from afaf.errors import AfafError
 from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
-from afaf.report.measured import Spread, mean_matrix
+from afaf.report.measured import mean_matrix
 from afaf.report.page import Page, Section, chart, charts, html_table, number_cards
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json
 from afaf.runs.job import Job
-from afaf.runs.results import Results, Row
+from afaf.runs.results import Results, Row, Spread, Summary
 from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
 
@@ -118,22 +118,17 @@ def _of_first(runs: Runs, text: str) -> str:
     return f"{text} Shown for seed {runs.first.seed}." if runs.several else text
 
 
-def _spread(runs: Runs, name: str) -> Spread | None:
-    return Spread.of(value for run in runs.results if (value := getattr(run, name)) is not None)
-
-
 def headline(runs: Runs) -> str:
     cards = []
     for name, title, explained in HEADLINE:
-        spread = _spread(runs, name)
+        spread = Summary(runs.results).spread(name)
         value = "–" if spread is None else f"{spread.mean:.1f}"
         deviation = "" if spread is None or spread.std is None else f"± {spread.std:.1f}; "
         cards.append((value, title, deviation + explained))
     share = runs.first.params / runs.first.dense_params
     cards.append((f"{share:.3f}", "#params / dense", f"{runs.first.params:,} weights of {runs.first.dense_params:,}"))
-    seconds = Spread.of(run.seconds for run in runs.results)
-    assert seconds is not None
-    cards.append((f"{seconds.mean:.1f} s", "time", "training and evaluation, without loading the data"))
+    seconds = float(np.mean([run.seconds for run in runs.results]))
+    cards.append((f"{seconds:.1f} s", "time", "training and evaluation, without loading the data"))
     warnings = list(dict.fromkeys(warning for run in runs.results for warning in run.warnings))
     notes = f"<details><summary>{len(warnings)} warning(s)</summary><ul>{''.join(f'<li>{escape(w)}</li>' for w in warnings)}</ul></details>"
     return number_cards(cards) + (notes if warnings else "")
@@ -338,7 +333,7 @@ def seed_table(runs: Runs) -> str:
         values = [getattr(run, name) for name in names]
         rows.append([str(run.seed), *("–" if value is None else f"{value:.2f}" for value in values), f"{run.seconds:.0f}"])
     if runs.several:
-        spreads = [_spread(runs, name) for name in names]
+        spreads = [Summary(runs.results).spread(name) for name in names]
         rows.append(["mean", *("–" if s is None else f"{s.mean:.2f}" for s in spreads), ""])
         rows.append(["std", *("–" if s is None or s.std is None else f"{s.std:.2f}" for s in spreads), ""])
     return chart("", html_table(["seed", "ACC", "BWT", "LA", "task-IL", "task id", "s"], rows, total_rows=2 if runs.several else 0))

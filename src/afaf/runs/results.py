@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -188,38 +189,54 @@ def _misfit(results: Results) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (ddof 1) over n seeds."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        numbers = list(values)
+        if not numbers:
+            return None
+        return cls(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+
+    def __format__(self, sign: str) -> str:
+        return f"{self.mean:{sign}.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+
+    def __str__(self) -> str:
+        return format(self)
+
+
 @dataclass
 class Summary:
     """Several runs that differ in their seed: mean and standard deviation (ddof 1) of each metric."""
 
     runs: list[Results]
 
-    def _over_seeds(self, statistic: Any, at_least: int) -> dict[str, float | None]:
-        numbers: dict[str, float | None] = {}
-        for name in Results.METRICS:
-            values = [value for run in self.runs if (value := getattr(run, name)) is not None]
-            numbers[name] = statistic(values) if len(values) >= at_least else None
-        return numbers
+    def spread(self, metric: str) -> Spread | None:
+        """A metric over the runs that have it."""
+        return Spread.of(value for run in self.runs if (value := getattr(run, metric)) is not None)
 
     @property
     def mean(self) -> dict[str, float | None]:
         """The mean of each metric over the runs that have it."""
-        return self._over_seeds(statistics.fmean, 1)
+        return {name: spread.mean if (spread := self.spread(name)) else None for name in Results.METRICS}
 
     @property
     def std(self) -> dict[str, float | None]:
         """The standard deviation of each metric; None for fewer than two runs."""
-        return self._over_seeds(statistics.stdev, 2)
+        return {name: spread.std if (spread := self.spread(name)) else None for name in Results.METRICS}
+
+    def minus(self, other: Summary, metric: str) -> Spread | None:
+        """The differences in a metric over the seeds that both have."""
+        base = {run.seed: getattr(run, metric) for run in other.runs}
+        pairs = [(getattr(run, metric), base.get(run.seed)) for run in self.runs]
+        return Spread.of(mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the runs, means and standard deviations in a form that JSON can store."""
         return {"runs": [run.to_dict() for run in self.runs], "mean": self.mean, "std": self.std}
-
-
-def paired_difference(one: Summary, other: Summary, metric: str) -> tuple[float | None, float | None]:
-    """Mean and standard deviation of the differences in a metric over the seeds that both have."""
-    base = {run.seed: getattr(run, metric) for run in other.runs}
-    both = [(getattr(run, metric), base.get(run.seed)) for run in one.runs]
-    differences = [mine - theirs for mine, theirs in both if mine is not None and theirs is not None]
-    mean = statistics.fmean(differences) if differences else None
-    return mean, statistics.stdev(differences) if len(differences) > 1 else None
