@@ -61,8 +61,7 @@ class SpaceNet(SparseMethod[S]):
         assert record is not None, "start comes before plan"
         unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
         moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
-        norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
-        rewire = self._rewire(learner, context.task)
+        norms, rewire = own_norms(network.spec, record, unfixed) if self.strict else moving_norms, self._rewire(learner, context.task)
         return self._plan(
             learner,
             context,
