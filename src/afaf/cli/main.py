@@ -150,7 +150,7 @@ def sweep(
     method: MethodName,
     space: Annotated[Path | None, typer.Option(help="A TOML file of ranges and choices (default: the method's own).")] = None,
     trials: Annotated[int, typer.Option(help="As many in all, with those done before.", min=1, max=1_000_000)] = 20,
-    search: Annotated[str, typer.Option(help="random, or tpe, which learns from earlier trials.")] = "random",
+    search: Annotated[str, typer.Option(help="random; tpe, which learns from trials; or stability: what `afaf tune` does.")] = "random",
     storage: Annotated[str | None, typer.Option(help="An Optuna storage URL, or a journal (default: journal.log in --out).")] = None,
     tasks: Annotated[int | None, typer.Option(help="Judge a trial after the first N tasks (default: all).")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the sweep (default: runs/sweep-STREAM-METHOD).")] = None,

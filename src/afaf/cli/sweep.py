@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -15,15 +16,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from afaf.cli.consoles import work_is_done
-from afaf.cli.progress import GridDisplay
+from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.runs import file_name
 from afaf.cli.signals import stopping
-from afaf.runs.events import Event, JobStopped, Warned
+from afaf.cluster import is_cluster
+from afaf.errors import ConfigError
+from afaf.runs.events import Event, Warned
 from afaf.runs.job import Job
 from afaf.sweeps.executor import find_executor
-from afaf.sweeps.search import FILE, PRESET, Outcome, Sweep, TrialEnded, TrialRecord, check_job
-from afaf.sweeps.space import read_space, shipped_space
+from afaf.sweeps.outcome import FILE, PRESET, Outcome, TrialRecord
+from afaf.sweeps.space import Space, check_space, read_space, shipped_space
+from afaf.sweeps.tune import search_stability
 
+STABILITY = "stability"  # the search of `afaf tune`
 SHOWN = 10  # trials in the table, the best first
 AGAIN = "the same command again goes on with the sweep"
 
@@ -44,14 +49,14 @@ def sweep_settings(
     as_json: bool,
 ) -> None:
     """Carry out trials until there are so many, and print what was found."""
-    ranges = shipped_space(job.method_class) if space is None else read_space(space)
-    check_job(job, ranges, tasks)
+    job.check()
+    ranges = None if space is None else read_space(space)
     folder = out or Path("runs") / f"sweep-{file_name(str(job.stream))}-{job.method_class.name}"
-    with stopping(AGAIN) as stop, contextlib.closing(find_executor(on, job.device, jobs_at_once=jobs_at_once, stop=stop)) as executor:
-        sweep = Sweep(job, ranges, folder, executor, search=search, storage=storage, tasks=tasks)
-        ended = sum(trial.state != "running" for trial in sweep.records())
-        with GridDisplay(stderr, max(trials, ended), already=ended, jobs_at_once=executor.jobs_at_once) as display:
-            outcome = sweep.carry_out(trials, lambda event: _show(display, event))
+    if search == STABILITY:
+        outcome = _stability(stderr, job, ranges, folder, trials, tasks, on, storage)
+    else:
+        how: Any = {"trials": trials, "search": search, "storage": storage, "tasks": tasks, "on": on, "jobs_at_once": jobs_at_once}
+        outcome = _trials(stderr, job, ranges or shipped_space(job.method_class), folder, **how)
     with work_is_done():
         _show_outcome(console, outcome, job, folder)
     if as_json:
@@ -60,11 +65,43 @@ def sweep_settings(
         print(json.dumps({**table, "preset": str(folder / PRESET)}, allow_nan=False))
 
 
-def _show(display: GridDisplay, event: Event) -> None:
-    if isinstance(event, TrialEnded):
-        display.ended(event.job, _words(event.record))
-    elif isinstance(event, JobStopped) or not isinstance(event, Warned):  # poor trials warn
-        display.on_event(event)
+def _stability(
+    stderr: Console, job: Job, space: Space | None, folder: Path, trials: int, tasks: int | None, on: str, storage: str | None
+) -> Outcome:
+    if is_cluster(on) or storage is not None:
+        raise ConfigError(f"--search {STABILITY} learns task by task in this process: leave out --on and --storage")
+    check_space(space or {}, job)
+    with ProgressDisplay(stderr) as display:
+        return search_stability(job, space, folder, trials=trials, tasks=tasks or 2, on_event=display.on_event)
+
+
+def _trials(
+    stderr: Console,
+    job: Job,
+    space: Space,
+    folder: Path,
+    *,
+    trials: int,
+    search: str,
+    storage: str | None,
+    tasks: int | None,
+    on: str,
+    jobs_at_once: int | None,
+) -> Outcome:
+    from afaf.sweeps.search import Sweep, TrialEnded, check_job
+
+    def show(event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            display.ended(event.job, _words(event.record))
+        elif not isinstance(event, Warned):  # poor trials warn
+            display.on_event(event)
+
+    check_job(job, space, tasks)
+    with stopping(AGAIN) as stop, contextlib.closing(find_executor(on, job.device, jobs_at_once=jobs_at_once, stop=stop)) as executor:
+        sweep = Sweep(job, space, folder, executor, search=search, storage=storage, tasks=tasks)
+        ended = sum(trial.state != "running" for trial in sweep.records())
+        with GridDisplay(stderr, max(trials, ended), already=ended, jobs_at_once=executor.jobs_at_once) as display:
+            return sweep.carry_out(trials, show)
 
 
 def _words(trial: TrialRecord) -> str:

@@ -23,7 +23,7 @@ def sweep_page(folder: Path) -> Page:
         about, trials, importance = table["about"], table["trials"], table["importance"]
         complete = [trial for trial in trials if trial["state"] == "complete" and trial["value"] is not None]
         sections = (
-            Section("headline", "Headline", headline(trials, complete)),
+            Section("headline", "Headline", headline(trials, complete, table.get("chosen"))),
             Section("importance", "Importance of the settings", importances(importance), "Share of the objective's variance (fANOVA)."),
             Section("parallel", "All settings at once", parallel(complete, about["space"]), PARALLEL),
             Section("progress", "Best trial so far", progress(complete), "The objective of the best of the trials up to each one."),
@@ -36,12 +36,12 @@ def sweep_page(folder: Path) -> Page:
     return Page(title, subtitle, sections, "Made by afaf report from sweep.json alone; nothing is loaded from elsewhere.")
 
 
-def headline(trials: list[dict[str, Any]], complete: list[dict[str, Any]]) -> str:
+def headline(trials: list[dict[str, Any]], complete: list[dict[str, Any]], chosen: int | None) -> str:
     states = [trial["state"] for trial in trials]
     counted = ", ".join(f"{states.count(state)} {words}" for state, words in STATES.items() if state in states)
     cards = [(str(len(trials)), "trials", counted)]
     if complete:
-        best = max(complete, key=lambda trial: trial["value"])
+        best = next((trial for trial in complete if trial["number"] == chosen), None) or max(complete, key=lambda trial: trial["value"])
         cards.insert(0, (f"{best['value']:.1f}", "best", f"% of validation images, trial {best['number']}; best.toml has its settings"))
     return number_cards(cards)
 
@@ -80,7 +80,7 @@ def _place(values: dict[str, Any], value: Any) -> float | None:
     if value is None:
         return None
     if values["log"]:
-        return math.log(value / low) / math.log(high / low)
+        return math.log(max(value, low) / low) / math.log(high / low)
     return float((value - low) / (high - low))
 
 

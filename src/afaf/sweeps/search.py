@@ -10,20 +10,20 @@ import socket
 import statistics
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from afaf.cluster import within
 from afaf.errors import CapacityError, ConfigError, DivergedError, unknown
-from afaf.files import make_folders, write_whole
+from afaf.files import make_folders
 from afaf.files.lock import FolderLock, is_locked, one_at_a_time
 from afaf.randomness import generator
-from afaf.runs.config import Table, merge
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, TaskEnded, ignore
-from afaf.runs.folder import CHECKPOINTS, flat, read_json
+from afaf.runs.folder import CHECKPOINTS
 from afaf.runs.job import Job
 from afaf.sweeps.executor import Executor
+from afaf.sweeps.outcome import FILE, Outcome, TrialRecord, base_settings, refuse_another, write_outcome
 from afaf.sweeps.space import Range, Space, check_space
 
 try:
@@ -37,7 +37,7 @@ VALIDATION = 0.1  # of each task's training images, unless run.validation says o
 BEFORE_PRUNING = 5  # trials that have learned a task before a poor one is stopped after it
 ANSWER = 10.0  # seconds within which a storage must answer
 SEARCHES = ("random", "tpe")
-FILE, PRESET, JOURNAL, TRIALS, DRIVERS = "sweep.json", "best.toml", "journal.log", "trials", "drivers"
+JOURNAL, TRIALS, DRIVERS = "journal.log", "trials", "drivers"
 OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
 
 
@@ -46,30 +46,6 @@ class TrialEnded(Event):
     """A trial ended, and the storage holds it."""
 
     record: TrialRecord
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    number: int
-    state: str  # complete, pruned, fail or running
-    value: float | None
-    settings: dict[str, Any]
-    steps: list[float | None] = field(default_factory=list)  # the objective after each task
-    seconds: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """All trials, and the importance of each setting (none if too few trials are complete)."""
-
-    trials: list[TrialRecord]
-    importance: dict[str, float]
-
-    @property
-    def best(self) -> TrialRecord | None:
-        complete = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
 @dataclass(frozen=True)
@@ -153,7 +129,7 @@ class Sweep:
         stream = job.source if isinstance(job.stream, str) else job.stream.name
         about = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": self.settings, "tasks": tasks}
         self.about = json.loads(json.dumps({**about, "objective": OBJECTIVE, "space": {name: asdict(one) for name, one in space.items()}}))
-        self._refuse_another()
+        refuse_another(self.folder, self.about)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         opened, self.lock = open_storage(storage, self.folder)
         digest = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
@@ -164,15 +140,6 @@ class Sweep:
         self.running: dict[int, Trial] = {}
         self.decided: dict[int, tuple[TrialState, float | None]] = {}
         self.emit: OnEvent = ignore
-
-    def _refuse_another(self) -> None:
-        if not (self.folder / FILE).exists():
-            return
-        there = read_json(self.folder / FILE).get("about")
-        for name, value in self.about.items():
-            if not isinstance(there, dict) or there.get(name) != value:
-                was = there.get(name) if isinstance(there, dict) else there
-                raise ConfigError(f"{self.folder} holds another sweep ({name} is {was} there, {value} here): choose another with --out")
 
     def _study(self, name: str, storage: Any) -> optuna.Study:
         study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True, pruner=BelowMedian())
@@ -293,12 +260,7 @@ class Sweep:
         """Write sweep.json and the preset of the best trial."""
         with one_at_a_time(self.folder / FILE):
             outcome = Outcome(self.records(), self._importance() if importance else {})
-            table = {"format": 1, "about": self.about, "trials": [asdict(one) for one in outcome.trials], "importance": outcome.importance}
-            write_whole(self.folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())
-            if outcome.best is not None:
-                write_whole(
-                    self.folder / PRESET, preset(self.about, merge(self.settings, _nested(outcome.best.settings)), outcome.best).encode()
-                )
+            write_outcome(self.folder, self.about, self.settings, outcome)
         return outcome
 
     def _importance(self) -> dict[str, float]:
@@ -318,38 +280,8 @@ def check_job(job: Job, space: Space, tasks: int | None) -> int:
     return n_tasks
 
 
-def base_settings(job: Job) -> Table:
-    """The settings that all trials share, besides those of a config file that replaces the preset."""
-    merged: Table = {}
-    for table in job.tables:
-        merged = merge(merged, table)
-    return merged
-
-
-def preset(about: Mapping[str, Any], settings: Table, best: TrialRecord) -> str:
-    """A TOML file that `afaf run --config` takes."""
-    lines = [
-        f"# Trial {best.number} of a sweep of {about['method']} on {about['stream']}: {best.value:.2f} % ({about['objective']}).",
-        *(f"{name} = {_toml(value)}" for name, value in flat(settings).items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    return '"none"' if value is None else json.dumps(value)
-
-
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _nested(settings: Mapping[str, Any]) -> Table:
-    table: Table = {}
-    for name, value in settings.items():
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        table = merge(table, value)
-    return table
 
 
 def _suggest(trial: Trial, name: str, values: Range) -> Any:

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from afaf.errors import ConfigError, DivergedError
+from afaf.files import make_folders
 from afaf.methods import find_method, method_names
 from afaf.methods.base import Method
 from afaf.runs.config import Config, Table, build_config
@@ -31,8 +34,11 @@ from afaf.runs.presets import with_presets
 from afaf.runs.runner import Run
 from afaf.runs.setup import restrict, set_up
 from afaf.streams.tasks import Stream
+from afaf.sweeps.outcome import Outcome, TrialRecord, base_settings, refuse_another, write_outcome
+from afaf.sweeps.space import Range, Space
 from afaf.training.learner import Learner
 
+OBJECTIVE = "the strongest trade-off that keeps task-IL accuracy on a task's own validation images near the best"
 VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
 
 
@@ -63,6 +69,34 @@ class Tuned:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def outcome(self) -> Outcome:
+        """As a search leaves it: each task learned once is a trial, and the last one is the best."""
+        trials = []
+        for number, trial in enumerate(self.trials):
+            settings = {self.option: trial.value, "learn.lr": trial.lr}
+            state, why = ("fail", "diverged") if trial.accuracy is None else ("complete", "")
+            steps: list[float | None] = [*[None] * (trial.task - 1), trial.accuracy]
+            trials.append(TrialRecord(number, state, trial.accuracy, settings, steps, why=why))
+        trials[-1] = replace(trials[-1], settings={**self.settings, "learn.lr": self.lr})
+        return Outcome(trials, chosen=len(trials) - 1)
+
+
+def search_stability(job: Job, space: Space | None, folder: Path, *, trials: int, tasks: int, on_event: OnEvent = ignore) -> Outcome:
+    """`tune_job` as a search: the space gives the strongest trade-off (its `high`) and the learning rates (choices of learn.lr)."""
+    kind = job.method_class
+    check_tunable(kind)
+    space, option = space or {}, f"method.{kind.tradeoff}"
+    start = float(space[option].high or 0) if option in space else kind.tradeoff_from
+    rates = space["learn.lr"].choices if "learn.lr" in space else []
+    tried = {option: Range(low=0.0, high=start), **({"learn.lr": Range(choices=rates)} if rates else {})}
+    about = {"stream": str(job.source), "method": kind.name, "seed": job.seed, "settings": base_settings(job), "tasks": tasks}
+    about = json.loads(json.dumps({**about, "objective": OBJECTIVE, "space": {name: asdict(one) for name, one in tried.items()}}))
+    refuse_another(folder, about)
+    tuned = tune_job(job, Search(start=start, searches=trials), tasks=tasks, learning_rates=rates, on_event=on_event)
+    make_folders(folder, "choose another folder with --out")
+    write_outcome(folder, about, base_settings(job), tuned.outcome())
+    return tuned.outcome()
 
 
 @dataclass(frozen=True)
@@ -96,13 +130,17 @@ class Search:
         return value / self.decay, False
 
 
+def check_tunable(kind: type[Method[Any]]) -> None:
+    if kind.tradeoff is None:
+        tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
+        raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
+
+
 def tune_job(job: Job, search: Search, *, tasks: int = 2, learning_rates: Sequence[float] = (), on_event: OnEvent = ignore) -> Tuned:
     """Choose the trade-off of the job's method on the first `tasks` tasks of its stream, task by task."""
     job.check()
     kind = job.method_class
-    if kind.tradeoff is None:
-        tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
-        raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
+    check_tunable(kind)
     if search.start is None:
         search = replace(search, start=kind.tradeoff_from)
     search.check()

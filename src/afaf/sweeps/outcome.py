@@ -1,0 +1,94 @@
+"""What a search for settings leaves in its folder: all trials (sweep.json), and the settings of the best as a preset (best.toml)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from afaf.errors import ConfigError
+from afaf.files import write_whole
+from afaf.runs.config import Table, merge
+from afaf.runs.folder import flat, read_json
+from afaf.runs.job import Job
+
+FILE, PRESET = "sweep.json", "best.toml"
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    number: int
+    state: str  # complete, pruned, fail or running
+    value: float | None
+    settings: dict[str, Any]
+    steps: list[float | None] = field(default_factory=list)  # the objective after each task
+    seconds: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All trials, and the importance of each setting (none if too few trials are complete)."""
+
+    trials: list[TrialRecord]
+    importance: dict[str, float] = field(default_factory=dict)
+    chosen: int | None = None  # the number of the best trial, where it is not that of the highest objective
+
+    @property
+    def best(self) -> TrialRecord | None:
+        if self.chosen is not None:
+            return next(trial for trial in self.trials if trial.number == self.chosen)
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
+        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+
+def refuse_another(folder: Path, about: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the folder holds a search that differs in anything that its trials depend on."""
+    if not (folder / FILE).exists():
+        return
+    there = read_json(folder / FILE).get("about")
+    for name, value in about.items():
+        was = there.get(name) if isinstance(there, dict) else there
+        if was != value:
+            raise ConfigError(f"{folder} holds another sweep ({name} is {was} there, {value} here): choose another with --out")
+
+
+def write_outcome(folder: Path, about: Mapping[str, Any], settings: Table, outcome: Outcome) -> None:
+    """Write both files; `settings` are those that all trials share."""
+    trials = [asdict(trial) for trial in outcome.trials]
+    table = {"format": 1, "about": about, "trials": trials, "importance": outcome.importance, "chosen": outcome.chosen}
+    write_whole(folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())
+    if outcome.best is not None:
+        write_whole(folder / PRESET, preset(about, merge(settings, _nested(outcome.best.settings)), outcome.best).encode())
+
+
+def base_settings(job: Job) -> Table:
+    """The settings that all trials share, besides those of a config file that replaces the preset."""
+    merged: Table = {}
+    for table in job.tables:
+        merged = merge(merged, table)
+    return merged
+
+
+def preset(about: Mapping[str, Any], settings: Table, best: TrialRecord) -> str:
+    """A TOML file that `afaf run --config` takes."""
+    lines = [
+        f"# Trial {best.number} of a sweep of {about['method']} on {about['stream']}: {best.value:.2f} % ({about['objective']}).",
+        *(f"{name} = {_toml(value)}" for name, value in flat(settings).items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    return '"none"' if value is None else json.dumps(value)
+
+
+def _nested(settings: Mapping[str, Any]) -> Table:
+    table: Table = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        table = merge(table, value)
+    return table
