@@ -10,12 +10,15 @@ import torch
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.evaluation.router import RULES, Router, Scores
+from afaf.evaluation.router import WEIGHTS, Router
 from afaf.evaluation.self_labels import ROTATIONS, class_logits
 from afaf.heads.sums import Sums
+from afaf.network.net import Network
+from afaf.network.zoo import describe
 from afaf.runs.job import Job
 from afaf.runs.setup import costs_of
 from afaf.streams.tasks import Split, Stream
+from afaf.training.learner import Learner
 from afaf.training.task_data import TaskData
 from conftest import small_stream
 
@@ -82,15 +85,42 @@ def test_the_router_knows_nothing_but_sums() -> None:
     assert int(memory["router/counts"].sum()) == len(everything)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_keeps_the_order_within_a_task_where_the_head_is_undecided(rule: Any) -> None:
-    logits = torch.tensor([[2.0, 1.0, -1.0, 3.0]])
-    task_of = torch.tensor([0, 0, 1, 1])
-    scores = rule(Scores(logits, torch.zeros(1, 4), task_of, torch.tensor([1.0, 2.0])))[0]
-    assert scores[0] > scores[1]
-    assert scores[3] > scores[2]
-    decided = rule(Scores(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 5.0, 0.0]]), task_of, torch.ones(2)))[0]
-    assert rule is RULES[0] or decided.argmax() in (2, 3)
+def test_the_router_weighs_the_head_by_what_makes_held_out_labels_likely() -> None:
+    """Beside a network that answers at random the head gets much weight; beside one that is always right, none."""
+    data = Stream.from_arrays(*_stripes(), classes_per_task=2)
+    router = Router(8, 3)
+    weights = []
+    for network_is_right in (False, True):
+        learner = Learner.fresh(Network(describe("mlp", (1, 8, 8), 4)))
+        for task in data:
+            learner.begin(task.number, task.classes)
+            learner.end(task.number)
+            split = TaskData([(task.train, task.preparation)])
+            truth = {tuple(image.flatten().tolist()): int(label) for image, label in zip(*_all(split), strict=True)}
+
+            def predict(x: torch.Tensor, truth: dict[Any, int] = truth, right: bool = network_is_right) -> torch.Tensor:
+                if not right:
+                    return torch.randn(len(x), 4, generator=torch.Generator().manual_seed(len(x)))
+                return 50 * torch.nn.functional.one_hot(torch.tensor([truth[tuple(image.flatten().tolist())] for image in x]), 4).float()
+
+            router.learn(learner, split, split, predict)
+        likelihood = learner.memory["router/likelihood"].amax(1)
+        weights.append(WEIGHTS[int(likelihood.argmax())])
+    assert weights[0] >= 5
+    assert weights[1] == 0
+
+
+def _stripes() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Four classes of stripes that differ in direction or distance, with noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 4
+    y, x = np.mgrid[:8, :8]
+    patterns = [np.sin(y * 3), np.sin(x * 3), np.sin(y), np.sin(x)]
+    return np.stack([patterns[c] + rng.normal(0, 0.3, (8, 8)) for c in labels]).astype(np.float32), labels
+
+
+def _all(data: TaskData) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.batch(torch.arange(len(data)))
 
 
 @pytest.mark.parametrize("settings", [{"parts.rotations": True}, {"parts.router": "ridge"}])

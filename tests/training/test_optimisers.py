@@ -169,3 +169,21 @@ def test_weight_decay_leaves_biases_alone() -> None:
     for l in range(1, learner.network.spec.L):
         assert torch.equal(learner.network.bias(l), learner.network.initial_bias(l))
         assert float(learner.network.weight(l).abs().sum()) < 0.9 * float(learner.network.initial_weights(l).abs().sum())
+
+
+@pytest.mark.parametrize("optimiser", [SGD(), SGD(0.9), SGD(0.9, True, 0.01), SGD(0.0, False, 0.01)])
+def test_many_tensors_together_move_as_one_by_one(optimiser: SGD) -> None:
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(3, 4), (5,), (2, 2, 2)]
+    decayed = [torch.ones(3, 4), None, (torch.rand(2, 2, 2, generator=draw) > 0.5).float()]
+    alone = [torch.randn(shape, generator=draw) for shape in shapes]
+    together = [tensor.clone() for tensor in alone]
+    buffers = [[[torch.zeros(shape) for _ in optimiser.buffers] for shape in shapes] for _ in range(2)]
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    for _ in range(3):
+        gradients = [torch.randn(shape, generator=draw) for shape in shapes]
+        for i in range(3):
+            optimiser.update(alone[i], gradients[i].clone(), decayed[i], buffers[0][i], [lr], False)
+        optimiser.update_together(together, [gradient.clone() for gradient in gradients], decayed, buffers[1], lr)
+    for one, other in zip(alone, together, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6)

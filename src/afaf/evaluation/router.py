@@ -1,9 +1,9 @@
 """A closed-form head beside the network, which helps to tell tasks apart.
 
-Ridge regression on patches (see `heads/patches.py`) sees all classes so far together, through sums over images, and knows tasks apart well;
-the network knows the classes of a task apart well. Their scores are added by one of a few rules. The rule is chosen from images that each
-task held out from its own training data: how likely it makes their labels among all classes known when the task was learned, sharpened by
-one of a few factors. Only these mean log-likelihoods are kept, no image.
+Ridge regression on patches (see `heads/patches.py`) sees all classes so far together, through sums over images, and tells tasks apart well;
+the network tells the classes of a task apart well. A class scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen
+from images that each task held out from its own training data: the one that makes their labels most likely among all classes known when
+the task was learned, sharpened by one of a few factors. Only these mean log-likelihoods are kept, no image.
 """
 
 from __future__ import annotations
@@ -25,63 +25,19 @@ from afaf.training.task_data import TaskData
 
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
-SHARPNESS = (2.5, 5.0, 10.0)
 FACTORS = tuple(2.0**k for k in range(-3, 6))
-START = 3  # the rule as long as no task has been told from another: weight 2
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What a rule may look at: of n images, the network's logits and the head's scores (n, classes), and the tasks of the classes."""
-
-    logits: Tensor
-    ridge: Tensor
-    task_of: Tensor  # (classes,) from 0
-    scale: Tensor  # (tasks,): the spread of each task's logits on its own images
-
-
-Rule = Callable[[Scores], Tensor]
-
-
-def add_up(weight: float) -> Rule:
-    """logits, in units of their spread, + weight x ridge: logits of tasks are compared as they are."""
-    return lambda s: s.logits / s.scale.mean() + weight * s.ridge
-
-
-def add_scaled(weight: float) -> Rule:
-    """The same with each task's logits in units of its own spread: for tasks whose logits differ in size."""
-    return lambda s: s.logits / s.scale[s.task_of] + weight * s.ridge
-
-
-def route(sharpness: float) -> Rule:
-    """log p(task) from the ridge scores + log p(class | task) from the logits: for tasks whose logits cannot be compared at all."""
-
-    def rule(s: Scores) -> Tensor:
-        tasks = F.one_hot(s.task_of).to(s.ridge.dtype)
-        of_task = (sharpness * s.ridge).softmax(1) @ tasks
-        others = s.logits[:, None].masked_fill(~tasks.T.bool(), -torch.inf)  # (n, tasks, classes)
-        within = s.logits - others.logsumexp(2)[:, s.task_of]
-        return within + of_task.clamp(min=1e-30).log()[:, s.task_of]
-
-    return rule
-
-
-RULES: tuple[Rule, ...] = (
-    *(add_up(weight) for weight in WEIGHTS),
-    *(add_scaled(weight) for weight in WEIGHTS[1:]),
-    *(route(sharpness) for sharpness in SHARPNESS),
-)
+START = 2.0  # the weight as long as no task has been told from another
 
 
 def _likelihood(scores: Tensor, labels: Tensor) -> Tensor:
-    """(factors,): the sum of the labels' log-likelihoods, on the host."""
-    each = [F.log_softmax(factor * scores.double(), 1).gather(1, labels[:, None]).sum() for factor in FACTORS]
+    """(factors,): the mean of the labels' log-likelihoods, on the host."""
+    each = [F.log_softmax(factor * scores.double(), 1).gather(1, labels[:, None]).mean() for factor in FACTORS]
     return torch.stack(each).cpu()
 
 
 @dataclass(frozen=True)
 class Router:
-    """The head's sums, its weights and the likelihoods of the rules, all in `learner.memory`."""
+    """The head's sums, its weights and the likelihoods, all in `learner.memory`."""
 
     filters: int
     patch: int
@@ -103,41 +59,34 @@ class Router:
         """A function from images to the combined scores of all classes; those of classes that are yet to come are the lowest."""
         if f"weights/{HEAD}" not in learner.memory:
             return predict
-        likelihood = learner.memory[f"{MEMORY}/likelihood"]  # (rules, factors)
-        rule = RULES[int(likelihood.amax(1).argmax()) if bool(likelihood.any()) else START]
+        likelihood, spread = learner.memory[f"{MEMORY}/likelihood"], learner.memory[f"{MEMORY}/spread"].mean().item()
+        weight = WEIGHTS[int(likelihood.amax(1).argmax())] if bool(likelihood.any()) else START
 
         def answer(x: Tensor) -> Tensor:
-            logits = predict(x)
-            scores = rule(self._scores(learner, x, logits))
+            logits, head = predict(x), self._head(learner.memory, x)
+            scores = logits[:, : head.shape[1]] / spread + weight * head
             return F.pad(scores, (0, logits.shape[1] - scores.shape[1]), value=float(torch.finfo(scores.dtype).min))
 
         return answer
 
-    def _scores(self, learner: Learner, x: Tensor, logits: Tensor) -> Scores:
-        memory = learner.memory
-        weight, bias = memory[f"weights/{HEAD}"], memory[f"biases/{HEAD}"]
-        scores = F.linear(self._features(memory, x), weight, bias)
-        task_of = torch.zeros(len(weight), dtype=torch.int64, device=x.device)
-        tasks = [task for task in sorted(learner.classes_of) if task <= learner.tasks_learned]
-        for number, task in enumerate(tasks):
-            task_of[[row // learner.outputs_per_class for row in learner.classes_of[task]]] = number
-        return Scores(logits[:, : len(weight)], scores, task_of, memory[f"{MEMORY}/scale"].to(x.device, logits.dtype))
+    def _head(self, memory: Named, x: Tensor) -> Tensor:
+        """The head's scores of all classes so far."""
+        return F.linear(self._features(memory, x), memory[f"weights/{HEAD}"], memory[f"biases/{HEAD}"])
 
     @torch.no_grad()
     def _judge(self, learner: Learner, held_out: TaskData, predict: Callable[[Tensor], Tensor]) -> None:
-        """Measure the spread of the task's logits, then how likely each rule makes the labels of its held-out images."""
+        """Measure the spread of the task's logits, then how likely each weight makes the labels of its held-out images."""
         memory, images = learner.memory, torch.arange(len(held_out), device=held_out.device)
         parts = [held_out.batch(part) for part in images.split(512)]
-        logits = torch.cat([predict(x) for x, _ in parts])
+        logits, labels = torch.cat([predict(x) for x, _ in parts]), torch.cat([y for _, y in parts])
+        head = torch.cat([self._head(memory, x) for x, _ in parts])
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         spread = logits[:, own].std().double().cpu().clamp(min=1e-6).reshape(1)
-        memory[f"{MEMORY}/scale"] = torch.cat([memory.get(f"{MEMORY}/scale", spread[:0]), spread])
-        total = torch.zeros(len(RULES), len(FACTORS), dtype=torch.float64)
-        for (x, y), z in zip(parts, logits.split(512), strict=True):
-            scores = self._scores(learner, x, z)
-            total += torch.stack([_likelihood(rule(scores), y) for rule in RULES])
-        before = memory.get(f"{MEMORY}/likelihood", torch.zeros_like(total))
-        memory[f"{MEMORY}/likelihood"] = before + total / len(logits) * (learner.tasks_learned > 1)
+        memory[f"{MEMORY}/spread"] = torch.cat([memory.get(f"{MEMORY}/spread", spread[:0]), spread])
+        scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
+        found = torch.stack([_likelihood(scaled + weight * head, labels) for weight in WEIGHTS])
+        before = memory.get(f"{MEMORY}/likelihood", torch.zeros_like(found))
+        memory[f"{MEMORY}/likelihood"] = before + found * (learner.tasks_learned > 1)
 
     def _add(self, memory: Named, sums: Sums, data: TaskData) -> Sums:
         """The sums with these images among them; where the task's images may be flipped, flipped ones too."""
@@ -169,7 +118,7 @@ class Router:
         return self.filters * channels * self.patch**2 + feature_count(self.filters) * classes
 
     def kept_bytes(self, classes: int, tasks: int) -> int:
-        return packed_bytes(feature_count(self.filters), classes) // 2 + 8 * (tasks + len(RULES) * len(FACTORS))
+        return packed_bytes(feature_count(self.filters), classes) // 2 + 8 * (tasks + len(WEIGHTS) * len(FACTORS))
 
     def flops(self, shape: tuple[int, ...], classes: int) -> int:
         """Of one answer."""

@@ -9,12 +9,16 @@ and the head that minimises  sum |y - W f - b|^2 + lambda |W|^2  over *all* imag
 
 from __future__ import annotations
 
+import threading
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from afaf.training.named import Named
 
+ROUNDING = 1e-12  # share of the mean square that rounding may leave of a variance of 0
+LINALG = threading.Lock()  # PyTorch loads its solvers for CUDA at the first call, which two threads must not make at once
 STRENGTHS = torch.logspace(1, -6, 29, dtype=torch.float64)  # tried by cross-validation, strongest first, in units of the mean variance
 
 
@@ -43,14 +47,17 @@ def solve(sums: Named, strength: float | None) -> tuple[Tensor, Tensor]:
     n, mean = sums["counts"].sum(), sums["total"] / sums["counts"].sum()
     gram = sums["gram"] - n * torch.outer(mean, mean)
     cross = sums["cross"] - torch.outer(mean, sums["counts"])
+    smallest = ROUNDING * sums["gram"].diagonal().mean() + torch.finfo(gram.dtype).tiny
     if strength is not None:
-        gram.diagonal().add_(strength * gram.diagonal().mean().clamp(min=torch.finfo(gram.dtype).tiny))
-        weights = torch.cholesky_solve(cross, torch.linalg.cholesky(gram)).T
+        gram.diagonal().add_(strength * gram.diagonal().mean().clamp(min=smallest))
+        with LINALG:
+            weights = torch.cholesky_solve(cross, torch.linalg.cholesky(gram)).T
         return weights, sums["counts"] / n - weights @ mean
-    values, vectors = torch.linalg.eigh(gram)
+    with LINALG:
+        values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)
     turned = vectors.T @ cross
-    unit = values.mean().clamp(min=torch.finfo(values.dtype).tiny)
+    unit = values.mean().clamp(min=smallest)
     chosen = best_strength(values / unit, turned.square().sum(1) / unit, sums["counts"])
     weights = (vectors @ (turned / (values + chosen * unit)[:, None])).T
     return weights, sums["counts"] / n - weights @ mean

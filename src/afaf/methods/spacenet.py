@@ -67,7 +67,7 @@ class SpaceNet(SparseMethod[S]):
             context,
             options.loss_over,
             first_trainable=record.l_reuse,
-            biases=self._moving_biases(learner, context, record, unfixed),
+            biases=self._moving_biases(learner, context, record, unfixed, norms),
             norms=norms,
             norm_moves=norm_moves or self.strict,
             norm_neurons=norms if self.strict else None,
@@ -85,13 +85,20 @@ class SpaceNet(SparseMethod[S]):
         sizes = self.sizes_of(spec, context.task, len(context.classes))
         consolidate(spec, learner.ledger, learner.importance, context.task, sizes, orthogonal_output=orthogonal, strict=self.strict)
 
-    def _moving_biases(self, learner: Learner, context: TaskContext, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
-        """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own."""
+    def _moving_biases(
+        self, learner: Learner, context: TaskContext, record: Allocation, unfixed: dict[int, Tensor], norms: dict[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own.
+
+        Directly before a norm that moves, a bias changes nothing.
+        """
         spec = learner.network.spec
         moving = {spec.E: rows_of(learner, context.classes).to(learner.network.dtype)}
         if self.options.biases == "unfixed":
             return {l: unfixed[edge.target] for l, edge in enumerate(spec.edges[:-1], 1)} | moving
-        return moving | {l: own_neurons(spec, record, spec.edge(l).target, unfixed) for l in range(record.l_reuse, spec.E)}
+        targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
+        in_vain = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
+        return moving | {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in in_vain}
 
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
         """Drop and grow; None where no connection could move."""

@@ -57,6 +57,23 @@ class SGD:
         tensor.sub_(change)
         return change.mul_(gradient).abs_() if importance else None
 
+    def update_together(
+        self, tensors: list[Tensor], gradients: list[Tensor], decayed: list[Tensor | None], buffers: Sequence[Buffers], lr: Number
+    ) -> None:
+        """`update` for several tensors in a few kernels, without importances."""
+        at = [i for i, mask in enumerate(decayed) if mask is not None]
+        if self.weight_decay and at:
+            own = torch._foreach_mul([tensors[i] for i in at], [mask for mask in decayed if mask is not None])
+            torch._foreach_add_([gradients[i] for i in at], own, alpha=self.weight_decay)
+        changes: list[Tensor] | tuple[Tensor, ...] = gradients
+        if self.momentum:
+            momenta = [momentum for (momentum,) in buffers]
+            torch._foreach_mul_(momenta, self.momentum)
+            torch._foreach_add_(momenta, gradients)
+            changes = torch._foreach_add(gradients, momenta, alpha=self.momentum) if self.nesterov else momenta
+        rate = lr.to(tensors[0].dtype) if isinstance(lr, Tensor) else lr
+        torch._foreach_sub_(tensors, torch._foreach_mul(changes, rate))
+
 
 @dataclass(frozen=True)
 class AdamW:

@@ -35,10 +35,11 @@ from afaf.training.cuda.kernels import (
 from afaf.training.cuda.streams import SideStream
 from afaf.training.folded_trunk import FoldedTrunk
 from afaf.training.named import weight_number
-from afaf.training.optimisers import Coefficients, buffers_of
+from afaf.training.optimisers import SGD, Coefficients, buffers_of
 from afaf.training.step import Workspace, clip_scale
 from afaf.training.task_data import RngScope, TaskData
 
+Moves = list[tuple[str, Tensor, Tensor]]  # name, tensor, mask
 MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # that one tile of logits holds: of an image, and of a batch
 LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
 
@@ -54,6 +55,7 @@ class DeviceWorkspace(Workspace):
     table: Tensor = field(default_factory=lambda: torch.empty(0))  # (steps, numbers): the optimiser's coefficients of an epoch,
     current: Tensor = field(default_factory=lambda: torch.empty(0))  # (numbers,): and of the present step, where graphs read them
     autocast: bool = False
+    dense_masks: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def on_device(cls, work: Workspace, autocast: bool) -> DeviceWorkspace:
@@ -88,6 +90,35 @@ class DeviceWorkspace(Workspace):
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         with torch.autocast(h.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             return super().take_step(h, labels, mode)
+
+    @torch.no_grad()
+    def update(self, live: Parameters) -> None:
+        """All parameters together, where importances are not asked for: a step has hundreds of small tensors."""
+        optimiser, plan = self.plan.optimiser, self.plan
+        if not isinstance(optimiser, SGD) or plan.importance or plan.clip is not None:
+            return super().update(live)
+        weights = [(f"weight/{l}", live.weights[l - 1], mask) for l, mask in self.moving.items()]
+        self._update_together(optimiser, weights, self.small_moves(live))
+        self.after_update()
+
+    def _update_together(self, optimiser: SGD, weights: Moves, small: Moves) -> None:
+        moves = [(name, tensor, mask) for name, tensor, mask in [*weights, *small] if tensor.grad is not None]
+        if not moves:
+            return
+        gradients = [tensor.grad for _, tensor, _ in moves if tensor.grad is not None]
+        masks = [self._dense_mask(name, tensor, mask) for name, tensor, mask in moves]
+        torch._foreach_mul_(gradients, masks)
+        decayed = [mask if weight_number(name) is not None else None for (name, _, _), mask in zip(moves, masks, strict=True)]
+        buffers = [buffers_of(self.buffers, optimiser, name) for name, _, _ in moves]
+        optimiser.update_together([tensor.detach() for _, tensor, _ in moves], gradients, decayed, buffers, self.coefficients[0])
+
+    def _dense_mask(self, name: str, tensor: Tensor, mask: Tensor) -> Tensor:
+        """A mask laid out as its tensor, which kernels for many tensors ask for; without rewiring masks stay as they are."""
+        if mask.shape == tensor.shape:
+            return mask
+        if name not in self.dense_masks:
+            self.dense_masks[name] = torch.empty_like(tensor).copy_(mask.expand_as(tensor))
+        return self.dense_masks[name]
 
     def _keys_of(self, scope: RngScope) -> Tensor:
         """The dropout key of each layer in this epoch, on the device."""
@@ -273,9 +304,12 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         small = [(name, tensor, tensor.grad, mask) for name, tensor, mask in self.small_moves(live) if tensor.grad is not None]
         for l, (gradient, more) in of_weights.items():
             self.move(l, gradient, more, scale)
-        for name, tensor, gradient, mask in small:
-            masked = gradient * mask
-            self.optimise(name, tensor, masked if scale is None else masked.mul_(scale), mask)
+        if isinstance(self.plan.optimiser, SGD) and scale is None:
+            self._update_together(self.plan.optimiser, [], [(name, tensor, mask) for name, tensor, _, mask in small])
+        else:
+            for name, tensor, gradient, mask in small:
+                masked = gradient * mask
+                self.optimise(name, tensor, masked if scale is None else masked.mul_(scale), mask)
         self.after_update()
         if self.plan.after_step is not None or (
             self.plan.penalty is not None and self.plan.penalty.proximal and self.plan.penalty.on_weights
