@@ -71,6 +71,13 @@ class Visitor:
     def answer_dialog(self, button: str) -> None:
         self.page.locator("#question").get_by_role("button", name=button, exact=True).click()
 
+    def check_width(self) -> None:
+        """Nothing is wider than the window, nor than the card that it is in."""
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        outside = """[...document.querySelectorAll('.card')].flatMap(card => [...card.querySelectorAll('*:not(.thumbs *)')].filter(
+            e => e.getBoundingClientRect().right > card.getBoundingClientRect().right)).map(e => e.outerHTML)"""
+        assert self.page.evaluate(outside) == []
+
     def close(self) -> None:
         assert self.troubles == []
         assert {url for url in self.asked if not url.startswith((f"{self.own}/", f"blob:{self.own}/"))} == set()
@@ -87,6 +94,13 @@ def test_from_an_empty_model_to_a_downloaded_one(browser: Any, photos: Path, tmp
         assert page.locator("#asking").is_hidden()
         for colour in ("red", "green"):
             visitor.teach(colour, sorted((photos / colour).iterdir()))
+        page.locator(".folder input").set_input_files(photos)  # a class more than once, and one with a long name
+        visitor.teach("a class with a name that is far too long for one line", sorted((photos / "blue").iterdir()))
+        page.locator("#waiting li").nth(3).wait_for()
+        visitor.check_width()
+        for name in ("blue", "a class with"):
+            page.get_by_role("button", name=f"Discard the photos of {name}").click()
+        page.locator("#waiting li").nth(2).wait_for(state="detached")
         visitor.learn("green, red")
         assert names(client) == ["green", "red"]
         assert visitor.ask(photos / "red" / "0.png") == "red"
@@ -109,9 +123,7 @@ def test_from_an_empty_model_to_a_downloaded_one(browser: Any, photos: Path, tmp
         with page.expect_download() as download:
             page.get_by_role("button", name="Model", exact=True).click()
         assert Path(download.value.path()).read_bytes() == path.read_bytes()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        outside = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
-        assert page.evaluate(outside) == 0
+        visitor.check_width()
         ink, paper = page.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
         brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
         assert (brightness[0] < brightness[1]) == (scheme == "light")
@@ -134,7 +146,12 @@ def test_a_folder_names_its_classes_and_a_photo_comes_from_the_camera(browser: A
         page.get_by_text("1 photo ready to learn").wait_for()
         page.get_by_role("button", name="Done").click()
         assert client.get("/classes").json()["waiting"] == {"red": 6, "green": 6, "camera": 1}
-        assert page.evaluate("document.getElementById('video').srcObject") is None
+        for _ in range(200):
+            if page.evaluate("document.getElementById('video').srcObject === null"):
+                break
+            page.wait_for_timeout(50)
+        else:
+            pytest.fail("the camera is still on")
         visitor.close()
 
 

@@ -24,9 +24,12 @@ async function request(method, path, body) {
 }
 const json = async (method, path, body) => (await request(method, path, body)).json();
 
+let quiet = 0;
 function say(words, bad = false) {
   $("status").textContent = words;
   $("status").classList.toggle("bad", bad);
+  clearTimeout(quiet);
+  if (!bad) quiet = setTimeout(() => { $("status").textContent = ""; }, 10_000);
 }
 
 async function attempt(work) { // whatever fails is said on the page
@@ -101,10 +104,9 @@ function showWaiting() {
   $("learn").disabled = !names.length || busy;
   $("learn").textContent = names.length ? `Teach ${many(names.length, "class", "classes")}` : "Teach";
   $("waiting").replaceChildren(...names.map((name) => make("li", {},
-    make("span", { class: "name" }, name),
-    make("span", { class: "quiet" }, many(about.waiting[name], "photo")),
-    make("span", { class: "thumbs" }, ...(thumbs.get(name) ?? []).map((src) => make("img", { src, alt: "" }))),
-    make("button", { type: "button", class: "small", "aria-label": `Discard the photos of ${name}`, onclick: () => discard(name) }, "Discard"))));
+    make("span", {}, make("b", {}, name), make("span", { class: "quiet" }, ` ${many(about.waiting[name], "photo")}`)),
+    make("button", { type: "button", class: "small", "aria-label": `Discard the photos of ${name}`, onclick: () => discard(name) }, "Discard"),
+    make("span", { class: "thumbs" }, ...(thumbs.get(name) ?? []).map((src) => make("img", { src, alt: "" }))))));
 }
 
 function showCalls(changes) {
@@ -235,6 +237,7 @@ function forgetThumbs(name) {
 
 $("learn").addEventListener("click", () => attempt(async () => {
   $("learned").hidden = true;
+  say("");
   const job = await json("POST", "/learn");
   [...thumbs.keys()].forEach(forgetThumbs);
   about.waiting = {};

@@ -10,7 +10,9 @@ for (const [path, operations] of Object.entries(api.paths)) {
     const card = make("section", "", "card");
     const title = make("h2", "");
     title.append(make("span", method.toUpperCase(), "method"), ` ${path}`);
-    card.append(title, make("p", `${operation.summary}. ${operation.description}`));
+    const words = make("p", "");
+    words.append(...`${operation.summary}. ${operation.description}`.split("`").map((part, k) => make(k % 2 ? "code" : "span", part)));
+    card.append(title, words);
     const inputs = operation.parameters.map((each) => `${each.name} (${each.in})${each.description ? `: ${each.description}` : ""}`);
     if (operation.requestBody) inputs.push(`body: ${Object.keys(operation.requestBody.content).join(" or ")}`);
     if (inputs.length) card.append(make("p", inputs.join("; "), "quiet small"));
