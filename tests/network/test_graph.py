@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import afaf
 from afaf.costing.predict import predict_costs
 from afaf.errors import ConfigError
+from afaf.methods import method_names
 from afaf.network.net import Network
 from afaf.network.ops import MaxPool, parse_operation
 from afaf.network.spec import Layer, NetworkSpec
@@ -195,6 +197,22 @@ def test_costs_of_random_graphs_are_what_torch_counts(world: World) -> None:
     assert counter.get_total_flops() == 2 * sum(edge.weights * edge.positions for edge in world.spec.edges)
     predicted = predict_costs(world.spec, world.stream.outline, world.method)
     assert world.learn().params == predicted.params
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_learns_a_graph_and_its_costs_are_exact(method: str) -> None:
+    """A depthwise convolution, a stride, and a sum that its neurons are carried on by."""
+    network = (
+        Layer("conv", 24, ("norm", "relu"), padding=1),
+        Layer("depthwise", 24, ("norm", "relu"), padding=1),
+        Layer("conv", 24, ("norm",), kernel=1),
+        Layer("sum", 24, inputs=(2, 4)),
+        Layer("conv", 48, ("norm", "relu", "global-mean"), stride=2, padding=1),
+    )
+    settings = {"learn.epochs": 1, "learn.batch_size": 8, "learn.lr": 0.01, "run.precision": "fp32"}
+    stream = small_stream([2, 2, 2])
+    results = afaf.run(stream, method, network=network, settings=settings, device="cpu")
+    assert results.params == afaf.costs(stream, method, network=network, settings=settings).params
 
 
 def test_a_depthwise_convolution_is_pytorchs() -> None:
