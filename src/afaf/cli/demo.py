@@ -1,4 +1,4 @@
-"""The demonstration: five tasks of two digits each, learned one after the other by AFAF and by plain fine-tuning."""
+"""The demonstration: five tasks of two digits each, learned one after the other by plain fine-tuning, AFAF, ridge and afaf-plus."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from afaf.report.page import write_report
 from afaf.runs.results import Results
 
 STREAM = "split-digits"
-METHODS = ("finetune", "afaf")
+METHODS = ("finetune", "afaf", "ridge", "afaf-plus")
 
 
 def demonstrate(console: Console, display_console: Console, out: Path | None, device: str) -> None:
-    """Run both methods, print what they remember, and say where the pictures are."""
+    """Run the methods, print what they remember, and say where the pictures are."""
     folder = out or next(place for n in itertools.count(1) if not (place := Path("runs") / f"demo-{n}").exists())
     console.print(
         "Handwritten digits arrive in five tasks: {0, 1}, then {2, 3}, ... {8, 9}.\n"
@@ -36,7 +36,8 @@ def demonstrate(console: Console, display_console: Console, out: Path | None, de
         console.print(
             f"\nFine-tuning remembers the last task only. AFAF is right on {tuned:.1f} % of all\n"
             f"digits, {tuned / plain:.1f} times as many, with {results['afaf'].params:,} of the network's\n"
-            f"{results['afaf'].dense_params:,} weights. Chance is 10 %.\n",
+            f"{results['afaf'].dense_params:,} weights. Chance is 10 %. ridge is a closed-form control without\n"
+            f"sub-networks; afaf-plus goes beyond the paper (docs/beyond.md).\n",
             highlight=False,
         )
     console.print(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}", soft_wrap=True, highlight=False)

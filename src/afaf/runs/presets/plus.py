@@ -14,7 +14,8 @@ from afaf.streams.tasks import Outline
 IMAGES, MOST_EPOCHS = 400_000, 100  # that a task is learned from, epochs taken together; of the stream's own network
 IMAGES_WIDE, MOST_EPOCHS_WIDE = 600_000, 200  # of others
 FEWEST_EPOCHS = 10
-FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6
+FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
+IMAGES_PER_FILTER = 16  # and fewer for few images
 
 
 def is_plus(method: type[Method[Any]]) -> bool:
@@ -29,6 +30,7 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None, name
     larger than the dense network of its usual width, unless it comes from a program (not `named`).
     """
     wide = network != own
+    filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
     images, most = (IMAGES_WIDE, MOST_EPOCHS_WIDE) if wide else (IMAGES, MOST_EPOCHS)
     table: dict[str, Any] = {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
@@ -43,7 +45,7 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None, name
             "warmup": 20.0,
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
-        "parts": {"rotations": True, "router": "ridge", "filters": FILTERS_WIDE if wide else FILTERS},
+        "parts": {"rotations": True, "router": "ridge", "filters": filters},
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
