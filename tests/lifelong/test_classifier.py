@@ -439,3 +439,13 @@ def test_a_want_of_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> 
     images, labels = patterns([0, 1])
     with pytest.raises(MemoryError):
         AFAFClassifier(**QUICK).fit(images, labels)
+
+
+@pytest.mark.parametrize("network", ["mlp", "small-cnn", "alexnet", "resnet10"])
+def test_an_answer_does_not_depend_on_the_images_asked_with_it(network: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
+    model = AFAFClassifier(network=network, epochs=1, random_state=0, device="cpu", validation_fraction=0.0).fit(x, np.arange(12) % 3)
+    many = np.concatenate([x] * 22)  # more than a batch of 256
+    alone = np.concatenate([model.decision_function(image[None]) for image in x])
+    assert np.allclose(model.decision_function(many)[-12:], alone, rtol=1e-6, atol=1e-6)

@@ -24,7 +24,7 @@ def evaluation_page(model: Path, folder: Path, evaluation: Evaluation) -> Page:
         (f"{evaluation.calibration_error:.3f}", "calibration error", "how far probabilities and accuracy lie apart"),
     ]
     if evaluation.unknown is not None:
-        cards.append((f"{evaluation.unknown:.1f} %", "called unknown", "farther from all classes than 95 % of held-out images"))
+        cards.append((f"{evaluation.unknown:.1f} %", "called unknown", "farther from all classes than 99 % of held-out images"))
     calls = [[str(row["call"]), f"{row['images']:,}", f"{row['accuracy']:.1f}"] for row in evaluation.calls]
     wrong = [[row["label"], row["answer"], f"{row['images']:,}"] for row in evaluation.confusion[:30]]
     worst_headings = ["file", "class", "answer", "probability"]
