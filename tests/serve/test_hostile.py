@@ -195,7 +195,7 @@ def test_truncated_and_malformed_requests(standing: httpx.Client) -> None:
     whole = photo("red", 0)
     form = b'--edge\r\nContent-Disposition: form-data; name="images"; filename="x"\r\n\r\n' + whole
     typed = {"content-type": "multipart/form-data; boundary=edge"}
-    for body in (form, form + b"\r\n--edge", b"--edge--", b"", b"--edge\r\n\r\n\r\n--edge--"):
+    for body in (form, form + b"\r\n" + form[:-20], form + b"\r\n--edge", b"--edge--", b"", b"--edge\r\n\r\n\r\n--edge--"):
         assert standing.post("/predict", content=body, headers=typed).status_code in (400, 422), body[:30]
     assert standing.post("/predict", content=form + b"\r\n--edge--\r\n", headers=typed).status_code == 200
     exchange(standing, head(len(whole)) + whole[:100])

@@ -83,7 +83,8 @@ function show() {
   $("model").textContent = about.model;
   document.title = `${about.model} – afaf`;
   $("about").textContent = (known ? many(known, "class", "classes") : "knows nothing yet")
-    + (about.encoder ? `, encoder ${about.encoder}` : ", a network trained from scratch") + (about.read_only ? ", read-only" : "");
+    + (about.encoder ? `, encoder ${about.encoder}` : ", a network trained from scratch")
+    + (about.room === null ? "" : `, room for ${many(about.room, "more call")}`) + (about.read_only ? ", read-only" : "");
   $("teach").hidden = !changes;
   $("asking").hidden = !known;
   $("nothing").hidden = known > 0;
