@@ -178,7 +178,7 @@ def test_weights_that_cannot_be_kept_are_named(bad: str) -> None:
 def test_a_residual_module_learns_digits(method: str) -> None:
     """As people write it, given to run as it is: each task is learned."""
     module = ResNet10(32, 99, channels=1)
-    settings = {"learn.epochs": 5, "learn.lr": 0.1, "run.images": 100}
+    settings = {"learn.epochs": 10, "learn.lr": 0.1, "run.images": 100}
     results = afaf.run(open_stream("split-digits")[:3], method, network=module, settings=settings, device="cpu")
     assert min(results.R_task_il[i][i] for i in range(3)) > 80
 
