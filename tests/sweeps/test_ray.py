@@ -145,6 +145,27 @@ def test_a_driver_that_is_killed_and_started_again_repeats_no_finished_run(tmp_p
 
 
 @pytest.mark.slow
+def test_an_interrupt_saves_all_runs_and_the_same_command_goes_on(tmp_path: Path, ray_folder: Path) -> None:
+    settings = [word for name, value in {**QUICK, "learn.epochs": 60}.items() for word in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "afaf", "run", "split-digits", "afaf", "finetune", "--out", str(tmp_path), "--on", "ray"]
+    command += ["--device", "cpu", "--jobs-at-once", "2", *settings]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + 100
+    while not all(list((tmp_path / method / "0" / "checkpoints").glob("*-task-2-*")) for method in ("afaf", "finetune")):
+        assert driver.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGINT)
+    told = driver.communicate(timeout=60)[0]
+    assert driver.returncode == 130, told
+    assert "Traceback" not in told
+    assert not list(tmp_path.rglob("results.json"))
+    assert subprocess.run(command, capture_output=True, timeout=100).returncode == 0
+    assert all('"resumed"' in path.read_text() for path in tmp_path.rglob("log.jsonl"))
+    assert len(list(tmp_path.rglob("results.json"))) == 2
+
+
+@pytest.mark.slow
 def test_an_experiment_has_the_same_lines(tmp_path: Path, ray_folder: Path) -> None:
     about = 'title = "t"\nfeeds = "f"\nkeep = ["ledger"]\n[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf", "ridge"]\nseeds = 2\n'
     (tmp_path / "small.toml").write_text(about)
