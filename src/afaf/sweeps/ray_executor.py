@@ -114,6 +114,7 @@ class Attempt:
     worker: Any = None
     started: bool = False
     ended: bool = False
+    again: bool = False  # a worker may have begun it
 
 
 class RayExecutor:
@@ -285,7 +286,7 @@ class RayExecutor:
         self._again(attempt, waiting)
 
     def _again(self, attempt: Attempt, waiting: deque[Attempt]) -> None:
-        waiting.appendleft(replace(attempt, number=self._next_number(), worker=None, started=False))
+        waiting.appendleft(replace(attempt, number=self._next_number(), worker=None, started=False, again=True))
 
 
 def _elsewhere(attempt: Attempt, device: str) -> Job:
@@ -303,5 +304,5 @@ def _elsewhere(attempt: Attempt, device: str) -> Job:
         config=absolute(job.config),
         data=absolute(job.data),
         out=absolute(job.out),
-        resume=job.resume or attempt.given_up > 0,
+        resume=job.resume or attempt.again,
     )
