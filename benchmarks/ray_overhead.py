@@ -165,7 +165,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ray_overhead.json"))
     options = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # of all processes that are started from here
+    # For all processes that are started from here: one thread, and the same priority, which Ray lowers for its workers.
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", RAY_worker_niceness="0")
     rows = [*compare(options.workers, options.runs, options.epochs, options.repeat), *store_rows(), *sum_rows()]
     table = Table("what", "value")
     for row in rows:
