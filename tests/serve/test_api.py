@@ -206,6 +206,14 @@ def test_a_network_that_was_trained_from_scratch(network: Path, tmp_path: Path) 
         assert names(client) == ["cat", "dog"]
 
 
+@pytest.mark.slow
+def test_a_model_with_an_encoder_is_exported_with_it(path: Path) -> None:
+    with running(path) as client:
+        exported = client.get("/model.onnx").content
+    assert exported[:1] == b"\x08"
+    assert len(exported) > 10 << 20
+
+
 def test_read_only(path: Path) -> None:
     with running(path, read_only=True) as client:
         assert labels(client, "red") == ["red"]

@@ -95,8 +95,7 @@ function show() {
   showWaiting();
   showCalls(changes);
   showConfused();
-  $("onnx").disabled = about.encoder !== null;
-  $("onnx-note").textContent = about.encoder !== null ? "ONNX is for networks trained from scratch: this model's encoder is no part of it." : "";
+  $("onnx-note").textContent = about.encoder === null ? "" : "The ONNX file holds the encoder too; the model file only names it.";
 }
 
 function showWaiting() {
