@@ -24,7 +24,7 @@ FAULT = 70  # the exit code of a fault of this program, as sysexits.h has it
 
 
 class Commands(TyperGroup):
-    """All commands, with one net around them: errors, warnings and Ctrl-C are lines on stderr."""
+    """All commands, with one handler around them: errors, warnings and Ctrl-C are lines on stderr."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with safe_streams(), warnings_as_lines():

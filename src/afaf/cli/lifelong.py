@@ -1,6 +1,6 @@
 """The commands for a model of one's own images: `afaf learn | predict | evaluate | inspect | classes | forget | merge | export | serve`.
 
-What they do is in the files of their names, imported when they are called: `afaf --help` need not wait for PyTorch.
+What they do is in other files of this folder, imported when they are called: `afaf --help` need not wait for PyTorch.
 """
 
 from __future__ import annotations

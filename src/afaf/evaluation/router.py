@@ -3,7 +3,8 @@
 Ridge regression on patches (see `heads/patches.py`) sees all classes so far together, through sums over images, and tells tasks apart well;
 the network tells the classes of a task apart well. A class scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen
 from images that each task held out from its own training data: the one that makes their labels most likely among all classes known when
-the task was learned, sharpened by one of a few factors. Only these mean log-likelihoods are kept, no image.
+the task was learned, with the best of a few softmax temperatures; the first task, which has no other to be told from, does not count. Only
+these mean log-likelihoods are kept, no image.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from afaf.training.task_data import TaskData
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 FACTORS = tuple(2.0**k for k in range(-3, 6))
-START = 2.0  # the weight as long as no task has been told from another
+START = 2.0  # the weight before the second task
 
 
 def _likelihood(scores: Tensor, labels: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ QUARTERS = 2  # the filters' answers are averaged over a grid of 2 x 2
 
 
 def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`count` filters (count, channels, side, side) and their biases, from un-augmented images of the feed alone.
+    """`count` filters (count, channels, side, side) and their biases, from un-augmented images of the task's data alone.
 
     A filter answers to a patch p with u' Z (p - mean): Z whitens patches (ZCA), and u is a whitened patch of unit length.
     """

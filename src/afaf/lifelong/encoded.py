@@ -316,7 +316,7 @@ class EncodedModel:
         return EncodedModel(self.identity, self.head, life, self.sums, self._encoder)
 
     def problems(self) -> list[str]:
-        """Nothing in a file that could be read breaks a promise; see `Lifelong.problems`."""
+        """Nothing in a file that could be read breaks an invariant; see `Lifelong.problems`."""
         return []
 
 

@@ -191,7 +191,7 @@ def make_place(path: Path) -> None:
 
 
 def _verify(path: Path, data: bytes) -> None:
-    """Read the new file back: it must hold the same bytes, and keep the ledger's promises."""
+    """Read the new file back: it must hold the same bytes, and keep the ledger's invariants."""
     written: AnyModel = EncodedModel.load(path) if has_encoder(path) else Lifelong.load(path)
     wrong = written.problems()
     if written.to_bytes() != data:

@@ -61,7 +61,8 @@ class SpaceNet(SparseMethod[S]):
         assert record is not None, "start comes before plan"
         unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
         moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
-        norms, rewire = own_norms(network.spec, record, unfixed) if self.strict else moving_norms, self._rewire(learner, context.task)
+        norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
+        rewire = self._rewire(learner, context.task)
         return self._plan(
             learner,
             context,
@@ -97,8 +98,8 @@ class SpaceNet(SparseMethod[S]):
         if self.options.biases == "unfixed":
             return {l: unfixed[edge.target] for l, edge in enumerate(spec.edges[:-1], 1)} | moving
         targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
-        in_vain = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
-        return moving | {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in in_vain}
+        before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
+        return moving | {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}
 
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
         """Drop and grow; None where no connection could move."""

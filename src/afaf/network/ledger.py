@@ -1,4 +1,4 @@
-"""The ledger: the owner of every connection. Allocation writes it, training reads it, files store it and pictures show it.
+"""The ledger: the owner of every connection. Methods write it (allocation, drop and grow, pruning), a step reads it.
 
 For every connection the task that owns it and for every neuron the task that fixed it (0: none), and for every task the record
 of its allocation. Masks are views of these numbers: the weights that task t trains are `owner == t`; the network after task t is

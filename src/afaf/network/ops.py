@@ -73,6 +73,7 @@ class Operation:
     """One operation on the values (images, neurons, ...) of a neuron layer."""
 
     name: ClassVar[str]  # in descriptions and files
+    commutes: ClassVar[bool] = False  # f(max x) = max f(x), and f(c x) = c f(x) for c >= 0: it may follow pools and dropout as well
     activates: ClassVar[bool] = False  # the result is the neurons' activation, which candidates are chosen by (Eq. 1)
     has_norm: ClassVar[bool] = False  # it needs a `Norm`
     keeps_order: ClassVar[bool] = False  # it picks values or multiplies them by numbers >= 0, so that ReLU may as well follow it
@@ -108,7 +109,7 @@ class Operation:
 
 
 class ReLU(Operation):
-    name, activates = "relu", True
+    name, activates, commutes = "relu", True, True
 
     def evaluate(self, h: Tensor, norm: Norm | None = None) -> Tensor:
         return F.relu(h)
@@ -286,13 +287,13 @@ def windows(size: int, window: int, stride: int, padding: int) -> int:
 
 
 def relu_late(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations with each activation behind those it may as well follow: a pool leaves it a quarter of the values."""
+    """The operations with each ReLU behind the pools and dropouts that commute with it: a pool leaves it a quarter of the values."""
     ordered: list[Operation] = []
     waiting: list[Operation] = []
     for operation in operations:
         if waiting and not operation.keeps_order:
             ordered.append(waiting.pop())
-        (waiting if operation.activates else ordered).append(operation)
+        (waiting if operation.commutes else ordered).append(operation)
     return (*ordered, *waiting)
 
 

@@ -3,7 +3,7 @@
 A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reached by one product (a convolution or a dense layer) of an
 earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
 layer of its own, which the sum then adds. Layers that identity edges join form one residual *stream*: neuron i is the same neuron in all
-of them, with one freedom and one fixing. A depthwise convolution, too, carries each neuron on, with a connection of its own: neuron i to
+of them, free or fixed in all at once. A depthwise convolution, too, carries each neuron on, with a connection of its own: neuron i to
 neuron i. A stream is known by the number of its first layer.
 
 A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def carries_on(self) -> bool:
-        """Whether its neurons are those of the layers below."""
+        """Whether neuron i of this layer is neuron i of its inputs: a sum, a depthwise convolution."""
         return self.kind in ("sum", "depthwise")
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class NetworkSpec:
         return any(reader.edge is None or self.edge(reader.edge).product.maps for reader in readers)
 
     def cut_below(self, l: int) -> int:
-        """The last layer before W_l's target that alone leads to all later ones: where a part that stands still can end."""
+        """The last layer before W_l's target that alone leads to all later ones: where a constant part can end."""
         return max(cut for cut in self._cuts if cut < self.edge(l).target)
 
     @cached_property

@@ -26,8 +26,8 @@ SUPPORTED = (
 def trace(module: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     """The hidden layers of a module that classifies: its last Linear layer becomes the output, of as many classes as a stream brings.
 
-    `example` is a batch of one image. Dropout has the rate of the setting network.dropout. A module that decides by values, or an
-    operation that no layer has, is a ConfigError that names the place. The module stays as it is; `traced_values` has its weights.
+    `example` is a batch of one image. Dropout has the rate of the setting network.dropout. A forward pass that depends on the values of
+    the image, or an operation that no layer has, is a ConfigError that names the submodule. The module stays as it is; `traced_values` has its weights.
     """
     return _Tracer(module, example).layers()
 
@@ -148,7 +148,7 @@ class _Tracer:
         return self.layer_of[found]  # type: ignore[index]
 
     def product(self, node: fx.Node, module: nn.Conv2d | nn.Linear, layer: Layer) -> int:
-        """Add a layer that weights lead into; it names no inputs where it reads the layer before, as a description has it."""
+        """Add a layer that weights lead into; `inputs` is left empty if it reads the layer before."""
         self._check(
             all(module is not other for _, other in self.products), node, "it is used twice: weights of two layers cannot be shared"
         )
@@ -269,7 +269,7 @@ HANDLERS: tuple[tuple[tuple[Any, ...], Callable[[_Tracer, fx.Node, Any], int]], 
     ((nn.Linear,), _dense),
     ((nn.BatchNorm1d, nn.BatchNorm2d), _norm),
     ((nn.ReLU, F.relu, torch.relu, "relu", "relu_"), _named("relu")),
-    ((nn.Dropout, nn.Dropout1d, F.dropout), _named("dropout")),
+    ((nn.Dropout, F.dropout), _named("dropout")),
     ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), _pool("pool")),
     ((nn.AvgPool2d, F.avg_pool2d), _pool("mean-pool")),
     ((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), _global_mean),

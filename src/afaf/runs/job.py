@@ -26,7 +26,7 @@ from afaf.streams.tasks import Outline, Stream
 class Job:
     """A run of one method on one stream with one seed.
 
-    `stream` and `method` are names or objects. `config` (a file) and `settings` override the stream's preset, the latter first in rank.
+    `stream` and `method` are names or objects. `config` (a file) and `settings` override the stream's preset; `settings` win over `config`.
     """
 
     stream: str | Stream

@@ -29,7 +29,9 @@ class PartsSettings:
     router: Literal["none", "ridge"] = "none"  # ridge on patches beside the network's logits
     filters: Annotated[int, Within(1, 1 << 16)] = 256  # of the router; each gives 8 features
     patch: Count = 6  # side of its filters, in pixels
-    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05  # of a task's training images, to choose the router's rule by
+    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = (
+        0.05  # share of a task's training images held out to choose the router's weight
+    )
 
     @property
     def outputs_per_class(self) -> int:
@@ -91,16 +93,16 @@ class Parts:
 
     def prepare(self, tasks: Sequence[Task]) -> PreparedTask:
         """The tasks that are learned together, as the method sees them."""
-        parts = [(task.train, task.preparation) for task in tasks]
+        splits = [(task.train, task.preparation) for task in tasks]
         images = held_out = None
         if self.router is not None:
             cuts = [stratified(task.train.labels, self.settings.held_out, self.seed, "held out by parts") for task in tasks]
             held_out = self._data([(task.train.take(aside), task.preparation) for task, (_, aside) in zip(tasks, cuts, strict=True)])
-            parts = [(task.train.take(kept), task.preparation) for task, (kept, _) in zip(tasks, cuts, strict=True)]
-            images = self._data(parts)
+            splits = [(task.train.take(kept), task.preparation) for task, (kept, _) in zip(tasks, cuts, strict=True)]
+            images = self._data(splits)
         k = self.settings.outputs_per_class
         rows = tuple(k * c + v for task in tasks for c in task.classes for v in range(k))
-        labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in parts]
+        labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
         return PreparedTask(rows, self._data(labelled, k), images, held_out)
 
     def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
@@ -113,5 +115,5 @@ class Parts:
         answer = class_logits(predict, learner)
         return answer if self.router is None else self.router.predictor(learner, answer)
 
-    def _data(self, parts: Sequence[tuple[Split, Preparation]], rotations: int = 1) -> TaskData:
-        return TaskData(parts, self.device, self.dtype, rotations=rotations)
+    def _data(self, splits: Sequence[tuple[Split, Preparation]], rotations: int = 1) -> TaskData:
+        return TaskData(splits, self.device, self.dtype, rotations=rotations)

@@ -30,6 +30,7 @@ class Position:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Position:
+        # "lesson" is the name in checkpoints of earlier versions.
         position: Position = checked.build(cls, {"tasks" if name == "lesson" else name: value for name, value in data.items()}, "position")
         return position
 

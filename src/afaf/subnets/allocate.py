@@ -95,7 +95,7 @@ def allocate_reusing(
 def _free_beside_candidates(
     request: Request, candidates: Mapping[int, Neurons], l_reuse: int, candidate_share: float, in_last_hidden: bool
 ) -> Neurons:
-    """S_l: free neurons drawn once for the task, beside the first class's candidates."""
+    """S_l: free neurons drawn once for the task, without the first class's candidates."""
     spec = request.spec
     if l_reuse == spec.E:
         return {}

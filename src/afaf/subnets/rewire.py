@@ -17,7 +17,7 @@ from afaf.subnets.sizes import share
 class Importance:
     """Running sums over the steps of the present task.
 
-    `connections[l-1]`, shaped like the owner of W_l: the sum of |change of weight x gradient|, within a connection.
+    `connections[l-1]`, shaped like the owner of W_l: the sum of |change of weight x gradient| over the connection's block.
     `neurons`, by stream: the sum over the steps of the running importance of a neuron's outgoing connections, so early steps weigh more.
     """
 
@@ -51,8 +51,9 @@ class DropAndGrow:
         fields = [Field.of(spec.edge(l), ledger, l, record) for l in range(record.l_reuse, spec.E)]
         owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in fields]).tolist() if fields else []
         counts = [share(drop_percent, count) for count in owned]
-        moves = [i for i, count in enumerate(counts) if count and owned[i] < len(fields[i].flat)]  # of a full field all would grow again
-        self.fields, self.dropped = [fields[i] for i in moves], [counts[i] for i in moves]
+        # In a full field every dropped connection would grow back.
+        active = [i for i, count in enumerate(counts) if count and owned[i] < len(fields[i].flat)]
+        self.fields, self.dropped = [fields[i] for i in active], [counts[i] for i in active]
 
     def __call__(self, network: Network, ledger: Ledger, importance: Importance) -> None:
         for field, count in zip(self.fields, self.dropped, strict=True):

@@ -80,7 +80,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
 
     A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
     and what matters stays the same until the task is learned. A dead neuron at the trunk's top changes nothing and nothing it leads into
-    learns from it; a GPU, which counts on the number of a task's connections, gathers it all the same.
+    learns from it; on a GPU it is gathered all the same: captured steps need a constant number of connections.
     """
     spec, ledger, device = learner.network.spec, learner.ledger, learner.network.device
     if not plan.in_part:
@@ -98,10 +98,10 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
         above = {s: cone[s] if s >= top else marked[s] for s in spec.streams}
         cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
-    own_norms = plan.norm_neurons is not None  # then free neurons are better company than fixed ones, see `_by_batch`
+    norms_by_neuron = plan.norm_neurons is not None  # then padding with free neurons is simpler, see `_by_batch`
     by_stream = {}
     for s, neurons in cone.items():
-        free = ~ledger.is_fixed(s) if own_norms and s in spec.hidden_streams else None
+        free = ~ledger.is_fixed(s) if norms_by_neuron and s in spec.hidden_streams else None
         by_stream[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), free)
     return {number: by_stream[layer.stream] for number, layer in enumerate(spec.layers, 1)}
 

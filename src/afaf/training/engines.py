@@ -33,10 +33,7 @@ class Engine(Protocol):
 
 
 def find_engine(name: EngineName, device: torch.device, precision: Precision = "tf32") -> Engine:
-    """The engine of this name; `auto` is graphed on a CUDA device for which there is Triton, and compact elsewhere.
-
-    Without Triton's kernels a captured step would hold the keys of dropout of the epoch it was captured in, and repeat its decisions.
-    """
+    """The engine of this name; `auto` is graphed on a CUDA device for which there is Triton, and compact elsewhere."""
     if name == "auto":
         name = "graphed" if available(device) else "compact"
     if name == "graphed":

@@ -24,8 +24,8 @@ from afaf.training.task_data import TaskData
 class Step:
     """The input of a loss: one batch, its logits, and the parameters that they were computed with."""
 
-    images: Tensor
-    labels: Tensor  # global class ids
+    images: Tensor  # with `logits_only` perhaps features of the trunk: not to be read
+    labels: Tensor  # output rows
     logits: Tensor
     parameters: Parameters
 

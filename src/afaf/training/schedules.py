@@ -15,7 +15,7 @@ def epochs_until(share: float, epochs: int) -> int:
 class Constant:
     """The base rate throughout."""
 
-    per_step = False
+    per_step = False  # whether the rate changes within an epoch
 
     def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         """The rate of step `step` of `steps` in this epoch; both count from 0."""
@@ -54,7 +54,10 @@ class Cosine(Constant):
 
 @dataclass(frozen=True)
 class OneCycle(Constant):
-    """Up to the base rate and down again, each along half a cosine, step by step (Smith and Topin, 2018; PyTorch's OneCycleLR)."""
+    """Up to the base rate and down again, each along half a cosine, step by step (Smith and Topin, 2018; PyTorch's OneCycleLR).
+
+    Momentum is not cycled.
+    """
 
     warmup: float = 30.0  # percent of the steps until the base rate is reached
     start: float = 25.0  # the first rate is the base rate divided by this,

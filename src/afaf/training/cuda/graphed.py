@@ -188,7 +188,7 @@ class GraphRunner:
         return captured(some_steps, self.device)
 
     def _try(self, size: int) -> None:
-        """A step before the first capture, so that libraries allocate what they need; its traces are wiped out."""
+        """A step before the first capture, so that libraries allocate what they need; its changes are undone."""
         state = [*self.work.changing(), self.cursor]
         saved = [tensor.clone() for tensor in state]
         self._step(size)
@@ -242,7 +242,7 @@ class CapturedCallable:
 def captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
     """Some work as a graph, which is not carried out by being captured.
 
-    The memory of graphs that are gone is kept for nobody until PyTorch gives it back, which it cannot in the midst of a capture.
+    PyTorch cannot release the memory of deleted graphs during a capture, so it is released here, should there be too little.
     """
     with contextlib.suppress(torch.OutOfMemoryError):
         return _captured(work, device)

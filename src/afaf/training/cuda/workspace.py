@@ -64,7 +64,7 @@ class DeviceWorkspace(Workspace):
         return here
 
     def place_on_device(self, dtype: torch.dtype = torch.float64) -> None:
-        """Give keys and coefficients their places."""
+        """Allocate the device tensors of keys and coefficients."""
         plan = self.plan
         self.keys = self._keys_of(self.scope)
         self.current = torch.zeros(len(plan.optimiser.coefficients(plan.lr, 1)), device=self.keys.device, dtype=dtype)
