@@ -1,6 +1,7 @@
 """The command line: `afaf demo | run | doctor | report | costs | tune | sweep | reproduce | streams | methods | data`.
 
-`afaf learn | predict | evaluate | inspect | classes | forget | merge | export | serve`, for a model of one's own images, are in cli/lifelong.py.
+`afaf learn | predict | evaluate | inspect | classes | forget | merge | export | serve` are in
+cli/lifelong.py.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from afaf.methods.base import Actions, TaskContext, rows_of
-from afaf.methods.sparse import SparseMethod, SparseOptions, own_neurons, own_norms
-from afaf.network.ledger import Allocation
+from afaf.methods.own import own_biases, own_norms
+from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
 from afaf.subnets.rewire import DropAndGrow
@@ -63,17 +62,21 @@ class SpaceNet(SparseMethod[S]):
         moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
         norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
         rewire = self._rewire(learner, context.task)
+        biases = own_biases(network.spec, record, unfixed, norms)
+        if options.biases == "unfixed":
+            biases = {l: unfixed[edge.target] for l, edge in enumerate(network.spec.edges[:-1], 1)}
+        own_rows = rows_of(learner, context.classes)
         return self._plan(
             learner,
             context,
             options.loss_over,
             first_trainable=record.l_reuse,
-            biases=self._moving_biases(learner, context, record, unfixed, norms),
+            biases=biases | {network.spec.E: own_rows.to(network.dtype)},
             norms=norms,
             norm_moves=norm_moves or self.strict,
             norm_neurons=norms if self.strict else None,
             grad_mask=unfixed if options.block_gradient else {},
-            masked_outputs=~rows_of(learner, context.classes),
+            masked_outputs=~own_rows,
             logits_only=True,
             importance=rewire is not None or not self.strict,  # strict isolation fixes all neurons, important or not
             rewire=rewire,
@@ -85,21 +88,6 @@ class SpaceNet(SparseMethod[S]):
         spec, orthogonal = learner.network.spec, self.options.orthogonal_output
         sizes = self.sizes_of(spec, context.task, len(context.classes))
         consolidate(spec, learner.ledger, learner.importance, context.task, sizes, orthogonal_output=orthogonal, strict=self.strict)
-
-    def _moving_biases(
-        self, learner: Learner, context: TaskContext, record: Allocation, unfixed: dict[int, Tensor], norms: dict[int, Tensor]
-    ) -> dict[int, Tensor]:
-        """A bias moves if its neuron was selected by this task and is not fixed, from l_reuse on; of the outputs, the task's own.
-
-        Directly before a norm that moves, a bias changes nothing.
-        """
-        spec = learner.network.spec
-        moving = {spec.E: rows_of(learner, context.classes).to(learner.network.dtype)}
-        if self.options.biases == "unfixed":
-            return {l: unfixed[edge.target] for l, edge in enumerate(spec.edges[:-1], 1)} | moving
-        targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
-        before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
-        return moving | {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}
 
     def _rewire(self, learner: Learner, task: int) -> Rewire | None:
         """Drop and grow; None where no connection could move."""

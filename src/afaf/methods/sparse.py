@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
 from afaf.costing.kinds import SparseCosts
 from afaf.errors import ConfigError
 from afaf.methods.base import Method
-from afaf.network.ledger import Allocation, Unit
+from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.capacity import check_capacity
@@ -81,16 +78,3 @@ class SparseMethod(SparseCosts, Method[S]):
             if free < 0 or any(left < 0 for left in unowned.values()):
                 return task - first
             task += 1
-
-
-def own_neurons(spec: NetworkSpec, record: Allocation, layer: int, unfixed: dict[int, Tensor]) -> Tensor:
-    """1 for the neurons of a layer that the task has selected and that are not fixed."""
-    selected = torch.zeros_like(unfixed[layer])
-    selected[record.selected(spec, spec.layer(layer).stream).to(selected.device)] = 1
-    return selected * unfixed[layer]
-
-
-def own_norms(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Under strict isolation norms belong to neurons: those of the task's own move, in layers that its new connections can reach."""
-    first = spec.edge(record.l_reuse).target
-    return {layer: own_neurons(spec, record, layer, unfixed) for layer in spec.normed_layers if layer >= first}

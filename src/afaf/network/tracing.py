@@ -27,7 +27,8 @@ def trace(module: nn.Module, example: Tensor) -> tuple[Layer, ...]:
     """The hidden layers of a module that classifies: its last Linear layer becomes the output, of as many classes as a stream brings.
 
     `example` is a batch of one image. Dropout has the rate of the setting network.dropout. A forward pass that depends on the values of
-    the image, or an operation that no layer has, is a ConfigError that names the submodule. The module stays as it is; `traced_values` has its weights.
+    the image, or an operation that no layer has, is a ConfigError that names the submodule. The module stays as it is;
+    `traced_values` has its weights.
     """
     return _Tracer(module, example).layers()
 

@@ -29,9 +29,7 @@ class PartsSettings:
     router: Literal["none", "ridge"] = "none"  # ridge on patches beside the network's logits
     filters: Annotated[int, Within(1, 1 << 16)] = 256  # of the router; each gives 8 features
     patch: Count = 6  # side of its filters, in pixels
-    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = (
-        0.05  # share of a task's training images held out to choose the router's weight
-    )
+    held_out: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05  # share of training images that choose the router's weight
 
     @property
     def outputs_per_class(self) -> int:

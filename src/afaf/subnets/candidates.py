@@ -15,7 +15,7 @@ Rule = Literal["most", "random", "lowest"]
 
 @torch.no_grad()
 def mean_activation(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
-    """A_l^c (Eq. 1): each neuron's mean activation over the images, after the activation function, a map's being its sum over positions before pooling."""
+    """A_l^c (Eq. 1): each neuron's mean activation over the images; of a map, its sum over positions before pooling."""
     totals: dict[int, Tensor] = {}
     count = 0
 

@@ -1,0 +1,29 @@
+"""Which neurons, norms and biases are a task's own: those that its plan trains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from afaf.network.ledger import Allocation
+from afaf.network.spec import NetworkSpec
+
+
+def own_neurons(spec: NetworkSpec, record: Allocation, layer: int, unfixed: dict[int, Tensor]) -> Tensor:
+    """1 for the neurons of a layer that the task has selected and that are not fixed."""
+    selected = torch.zeros_like(unfixed[layer])
+    selected[record.selected(spec, spec.layer(layer).stream).to(selected.device)] = 1
+    return selected * unfixed[layer]
+
+
+def own_norms(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Under strict isolation norms belong to neurons: those of the task's own move, in layers that its new connections can reach."""
+    first = spec.edge(record.l_reuse).target
+    return {layer: own_neurons(spec, record, layer, unfixed) for layer in spec.normed_layers if layer >= first}
+
+
+def own_biases(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor], norms: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Those of the task's own neurons, from l_reuse on. Directly before a norm that trains (`norms`), a bias changes nothing."""
+    targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
+    before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
+    return {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}
