@@ -320,3 +320,15 @@ def test_which_encoder_a_new_model_gets(
     for wrong in (("patches", "ewc"), ("none", "lda"), ("auto", "lad")):
         with pytest.raises(ConfigError, match=wrong[1]):
             chosen_encoder(*wrong)
+
+
+def test_the_distance_of_an_image_is_that_of_the_nearest_known_class(encoder: Encoder) -> None:
+    """A removed class is not among them."""
+    x, y = images()
+    model = taught(encoder, x, y)
+    encoded = torch.cat([part[1] for part in model.encode(x[:9])])
+    before = model.answers(encoded)[1]
+    model.remove(y[0])
+    assert torch.equal(model.answers(encoded)[1], model.class_distances(encoded).amin(1))
+    assert bool((model.answers(encoded)[1] >= before).all())
+    assert not torch.equal(model.answers(encoded)[1], before)

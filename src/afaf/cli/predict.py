@@ -57,13 +57,15 @@ def predict_images(
 
 def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["file", "label", *(f"{name}{k}" for k in range(1, top + 1) for name in ("top", "probability"))])
+    more = ["none_of_these"] if "none_of_these" in rows[0] else []
+    writer.writerow(["file", "label", *(f"{name}{k}" for k in range(1, top + 1) for name in ("top", "probability")), *more])
     for row in rows:
         answers = [cell for answer in row["top"] for cell in (csv_cell(answer["label"]), answer["probability"])]
-        writer.writerow([csv_cell(row["file"]), csv_cell(row["label"]), *answers])
+        writer.writerow([csv_cell(row["file"]), csv_cell(row["label"]), *answers, *(str(row[name]).lower() for name in more)])
 
 
 def _print_lines(rows: Sequence[dict[str, Any]], out: Console) -> None:
     for row in rows:
         answers = ", ".join(f"{printable_name(answer['label'])} {answer['probability']:.3f}" for answer in row["top"])
-        say(out, f"{printable_name(row['file'])}: {printable_name(row['label'])}  ({answers})")
+        hint = "; perhaps none of these" if row.get("none_of_these") else ""
+        say(out, f"{printable_name(row['file'])}: {printable_name(row['label'])}  ({answers}{hint})")

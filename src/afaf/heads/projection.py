@@ -1,6 +1,7 @@
 """Random projection and ridge (RanPAC: McDonnell et al., 2023): the ReLU of fixed random combinations of features, then a ridge head.
 
-The projection follows from the encoder's name and the sizes, never from a model's seed: two models of one encoder share it and can merge.
+The projection follows from the digest of the encoder's weights and the sizes, never from a model's seed: two models of one encoder share
+it and can merge.
 """
 
 from __future__ import annotations

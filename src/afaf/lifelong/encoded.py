@@ -116,7 +116,7 @@ class EncodedModel:
         return model
 
     def forget(self, parts: Iterable[Part]) -> EncodedModel:
-        """The model that has never seen these images. A class whose images are all taken out is gone without a trace."""
+        """The model that has never seen these images. A class whose images are all taken out is gone; notes of calls stay."""
         seen, every = self.summed(parts), self.life.every_label
         strange = [label for label in seen.labels if label not in every]
         if strange:
@@ -233,8 +233,8 @@ class EncodedModel:
         return self.linear(self.features(encoded))[:, list(self.life.known.values())]
 
     def answers(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities (n, known classes), and the distance of each image from what is known."""
-        return torch.softmax(self.scores(encoded) / self.temperature, 1), self.distance(self.features(encoded))
+        """Probabilities (n, known classes), and the distance of each image from the nearest known class."""
+        return torch.softmax(self.scores(encoded) / self.temperature, 1), self.class_distances(encoded).amin(1)
 
     def class_distances(self, encoded: Tensor) -> Tensor:
         """(n, known classes): how far each image is from each class; the least of a row is the distance that `answers` gives."""

@@ -140,6 +140,8 @@ class Service:
     async def learn(self) -> Job:
         """Begin to learn everything that waits, in another process."""
         self._check_not_learning()
+        if self.changing.locked():  # the call would begin from a model that is about to be replaced
+            raise Refused(409, "changing", "a class is being renamed or removed, or a change undone: ask again in a moment")
         images = self.waiting.take()
         if not images:
             raise Refused(409, "nothing_waits", "no image waits to be learned: send images of a class first")
