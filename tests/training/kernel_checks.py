@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from afaf.network.ops import Norm
 from afaf.randomness import keep_at
 from afaf.streams.tasks import Preparation, Split
 from afaf.training.cuda import kernels
@@ -85,6 +86,37 @@ def test_what_is_not_a_number_is_not_lost() -> None:
     for pool in (True, False):
         h, _ = kernels.activate(z, torch.zeros(3, device=DEVICE), None, pool)
         assert bool(h.isnan().any())
+
+
+@pytest.mark.parametrize(
+    ("shape", "relu", "choose"), [((3, 5, 5, 8), True, False), ((70, 1, 1, 24), False, True), ((2, 40, 40, 72), True, True)]
+)
+def test_norm_and_its_gradients(shape: tuple[int, ...], relu: bool, choose: bool) -> None:
+    """Bias, batch norm, ReLU: some neurons by the batch's statistics and others by their running ones, which then stay; some cut off."""
+    neurons = shape[-1]
+    z, bias = random(*shape) * 3 + 50, random(neurons)  # a mean far from 0 must not cost precision
+    gain, shift = random(neurons) + 1, random(neurons)
+    by_batch, cut = some(neurons) if choose else None, some(neurons)
+    mean, var = random(neurons) + 50, random(neurons).square() + 1
+    chosen = torch.ones(neurons, device=DEVICE) if by_batch is None else by_batch
+    exact = [tensor.double().requires_grad_() for tensor in (z, shift, gain, bias)]
+    rows = (exact[0] + exact[3]).flatten(0, 2)
+    rows.register_hook(lambda gradient: gradient * cut)
+    batch = (rows.mean(0), rows.var(0, unbiased=False))
+    used_mean, used_var = (torch.where(chosen > 0, mine, running) for mine, running in zip(batch, (mean, var), strict=True))
+    expected = ((rows - used_mean) / (used_var + 1e-5).sqrt() * exact[2] + exact[1]).reshape(shape)
+    expected = F.relu(expected) if relu else expected
+    above = random(*shape)
+    expected.backward(above.double())
+    norm = Norm(gain, shift, mean.clone(), var.clone())
+    result = kernels.normalise(z, bias, norm, by_batch, relu)
+    below, small = kernels.normalise_backward(above, z, result.used, gain, shift, by_batch, cut, relu)
+    assert torch.allclose(result.h.double(), expected, atol=1e-4)
+    for new, old, of_batch in ((norm.mean, mean, batch[0]), (norm.var, var, rows.var(0))):
+        assert torch.allclose(new.double(), torch.where(chosen > 0, 0.9 * old + 0.1 * of_batch, old), rtol=1e-5)
+    for found, leaf in zip((below, *small), exact, strict=True):
+        assert leaf.grad is not None
+        assert torch.allclose(found.double(), leaf.grad, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("channels", "maps"), [(3, 20), (1, 40)])

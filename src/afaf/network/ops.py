@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EPSILON = 1e-5  # of batch norm, PyTorch's default
+EPSILON, MOMENTUM = 1e-5, 0.1  # of batch norm, PyTorch's defaults
 Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
 
 
@@ -58,8 +58,9 @@ class OnnxGraph(Protocol):
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """The operations that one CUDA kernel does in one pass, in this order: add the bias, ReLU, dropout, 2x2 max pooling."""
+    """Operations that CUDA kernels do together: bias, batch norm, ReLU in this order; or bias, ReLU, dropout, 2x2 max pooling."""
 
+    norm: bool = False
     relu: bool = False
     dropout: float = 0.0
     pool: bool = False
@@ -121,7 +122,7 @@ class ReLU(Operation):
         return graph.node("Relu", h)
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
-        return FusedKernel(relu=True) if kernel == FusedKernel() else None
+        return replace(kernel, relu=True) if kernel in (FusedKernel(), FusedKernel(norm=True)) else None
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class MaxPool(Operation):
         return graph.node("MaxPool", h, kernel_shape=[self.size] * 2, strides=[self.stride] * 2, pads=[self.padding] * 4)
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
-        return replace(kernel, pool=True) if kernel.relu and not kernel.pool and self == MaxPool() else None
+        return replace(kernel, pool=True) if kernel.relu and not (kernel.norm or kernel.pool) and self == MaxPool() else None
 
 
 @dataclass(frozen=True)
@@ -256,9 +257,12 @@ class BatchNorm(Operation):
         numbers = [graph.constant(f"norm_{layer}_{name}", tensor) for name, tensor in norm.tensors().items()]
         return graph.node("BatchNormalization", h, *numbers, epsilon=EPSILON)
 
+    def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
+        return FusedKernel(norm=True) if kernel == FusedKernel() else None
+
     def _normalise(self, h: Tensor, norm: Norm | None, *, training: bool) -> Tensor:
         assert norm is not None
-        return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=training, eps=EPSILON)
+        return F.batch_norm(h, norm.mean, norm.var, norm.gain, norm.shift, training=training, momentum=MOMENTUM, eps=EPSILON)
 
 
 OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, MeanPool, GlobalMean, BatchNorm)}

@@ -26,7 +26,7 @@ class Product:
         """Whether the CUDA kernels compute it, and a constant stays one at every position."""
         return True
 
-    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         raise NotImplementedError
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class Convolution(Product):
     def plain(self) -> bool:
         return self.stride == 1 and self.padding == 0
 
-    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Channels last is the layout that convolutions are fastest with."""
         return F.conv2d(h.contiguous(memory_format=torch.channels_last), self._kernels(weight), bias, self.stride, self.padding)
 
@@ -99,7 +99,7 @@ class Depthwise(Convolution):
     def plain(self) -> bool:
         return False
 
-    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         h = h.contiguous(memory_format=torch.channels_last)
         return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=len(weight))
 
@@ -117,7 +117,7 @@ class Depthwise(Convolution):
 class Dense(Product):
     name, group, maps = "dense", "fc", False
 
-    def forward(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(h.flatten(1), weight.flatten(1), bias)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:

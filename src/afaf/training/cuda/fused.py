@@ -1,4 +1,4 @@
-"""The forward pass of a training step on CUDA: bias, ReLU, dropout and pool are one kernel forward and one backward."""
+"""The forward pass of a training step on CUDA: operations that follow each other are done together, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,17 +10,42 @@ from torch import Tensor
 from afaf.network.forward import Observer, Operations, Training
 from afaf.network.ops import FusedKernel, Norm, fuse
 from afaf.network.spec import Edge
-from afaf.training.compact import neurons_last
-from afaf.training.cuda.gradients import Activate, Backward, EdgeProduct, FirstConvReLU
-from afaf.training.cuda.kernels import Draw, can_fuse_first_conv
+from afaf.training.compact import neurons_last, neurons_second
+from afaf.training.cuda.gradients import Activate, Backward, EdgeProduct, FirstConvReLU, Normalise
+from afaf.training.cuda.kernels import Draw, can_fuse_first_conv, can_normalise
 
 
 @dataclass
-class Fused(Training):
+class FusedNorms(Training):
+    """Training on CUDA with PyTorch's operations, but for bias, batch norm and the ReLU after it, which are done together."""
+
+    def neurons_above(
+        self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
+    ) -> Tensor:
+        layer, (kernel, rest) = edge.target, fuse(operations, FusedKernel())
+        if kernel.norm and self._normalises(layer, len(h), bias):
+            h = self.normalise(kernel, layer, neurons_last(edge.product.forward(h, weight, None)), bias, norms[layer])
+            return self.operate(rest, layer, h, norms, observe)
+        return super().neurons_above(edge, h, weight, bias, operations, norms, observe)
+
+    def normalise(self, kernel: FusedKernel, layer: int, z: Tensor, bias: Tensor, norm: Norm) -> Tensor:
+        """Norm and perhaps ReLU of z, whose neurons are last."""
+        by_batch = self.batch_statistics(layer)
+        chosen, cut = by_batch if isinstance(by_batch, Tensor) else None, self.grad_mask.get(layer)
+        h: Tensor = Normalise.apply(z, bias, norm.gain, norm.shift, norm, chosen, cut, kernel.relu)  # type: ignore[no-untyped-call]
+        return neurons_second(h)
+
+    def _normalises(self, layer: int, images: int, bias: Tensor) -> bool:
+        """Whether the batch's statistics are used, and can be computed together with the rest."""
+        return self.batch_statistics(layer) is not False and images > 1 and can_normalise(len(bias), bias.device, bias.dtype)
+
+
+@dataclass
+class Fused(FusedNorms):
     """Training on CUDA: weights are their low-precision copies, and the keys of dropout are in device memory."""
 
     without_bias: int | None = None  # the layer whose bias another kernel adds: the output, with a fused loss
-    positive: frozenset[int] = frozenset()  # layers whose dropout directly follows their ReLU
+    positive: frozenset[int] = frozenset()  # layers whose ReLU is done before operations that are left
     seen_by_dense: frozenset[int] = frozenset()  # layers of maps that a dense layer follows
     backward: Backward | None = None
 
@@ -28,7 +53,11 @@ class Fused(Training):
         self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
     ) -> Tensor:
         layer, (kernel, rest) = edge.target, fuse(operations, FusedKernel())
-        if not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
+        if kernel.norm and self._normalises(layer, len(h), bias):
+            z = self._product(edge, layer - 1, h, weight)
+            h = self.normalise(kernel, layer, z, bias, norms[layer])
+            return self.operate(rest, layer, h if edge.product.maps else h.flatten(1), norms, observe)
+        if kernel.norm or not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
             z = self._product(edge, layer - 1, h, weight)
             z = z.flatten(1) if not edge.product.maps else z.permute(0, 3, 1, 2)
             if layer == self.without_bias:
@@ -43,7 +72,7 @@ class Fused(Training):
 
     def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
         kernel, rest = fuse(operations, FusedKernel(relu=True))
-        if not rest and kernel.dropout and kernel.pool and layer in self.positive:  # another ReLU changes nothing
+        if not rest and kernel.pool and layer in self.positive:  # another ReLU changes nothing
             return self._activate(kernel, layer, neurons_last(h), h.new_zeros(h.shape[1], dtype=torch.float32))
         return super().operate(operations, layer, h, norms, observe)
 

@@ -1,4 +1,4 @@
-"""The autograd functions of a step on CUDA: products, the first convolution, activations, cross-entropy.
+"""The autograd functions of a step on CUDA: products, the first convolution, activations, norms, cross-entropy.
 
 With plain SGD and no clipping, gradients of weights are computed on a side stream and applied at once.
 """
@@ -13,8 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from afaf.network.ops import Norm
 from afaf.training.compact import neurons_last
-from afaf.training.cuda.kernels import Draw, LossBuffers, Move, activate, add_up, deactivate, first_conv, first_conv_backward, move_bias
+from afaf.training.cuda.kernels import (
+    Draw,
+    LossBuffers,
+    Move,
+    activate,
+    add_up,
+    deactivate,
+    first_conv,
+    first_conv_backward,
+    move_bias,
+    normalise,
+    normalise_backward,
+)
 from afaf.training.cuda.kernels.cross_entropy import fused_cross_entropy
 from afaf.training.cuda.streams import SideStream
 
@@ -140,6 +153,34 @@ class Activate(torch.autograd.Function):
         if parts is not None:
             way.side_stream.do(lambda: move_bias(move, parts), parts)
         return below, None, None, None, None, None, None, None
+
+
+class Normalise(torch.autograd.Function):
+    """Bias, batch norm and perhaps ReLU of (images, height, width, neurons); no gradient through neurons where `grad_mask` is 0."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        bias: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        running: Norm,
+        by_batch: Tensor | None,
+        cut: Tensor | None,
+        relu: bool,
+    ) -> Tensor:
+        result = normalise(z, bias, running, by_batch, relu)
+        ctx.save_for_backward(z, result.used, gain, shift, by_batch, cut)
+        ctx.relu = relu
+        return result.h
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        z, used, gain, shift, by_batch, cut = ctx.saved_tensors
+        below, small = normalise_backward(above.contiguous(), z, used, gain, shift, by_batch, cut, ctx.relu)
+        of_shift, of_gain, of_bias = small
+        return below, of_bias, of_gain, of_shift, None, None, None, None
 
 
 class FusedCrossEntropy(torch.autograd.Function):

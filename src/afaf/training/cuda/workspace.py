@@ -17,7 +17,8 @@ from torch import Tensor
 
 from afaf.network.forward import Parameters, Training, forward
 from afaf.network.ops import FusedKernel, fuse
-from afaf.training.cuda.fused import Fused
+from afaf.network.spec import NeuronLayer
+from afaf.training.cuda.fused import Fused, FusedNorms
 from afaf.training.cuda.gradients import Backward, FusedCrossEntropy
 from afaf.training.cuda.kernels import (
     LossBuffers,
@@ -48,7 +49,7 @@ LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so
 class DeviceWorkspace(Workspace):
     """A workspace whose steps can be captured: dropout keys and the optimiser's coefficients are read from device memory.
 
-    It computes with PyTorch's own operations, whatever the network; with `autocast`, products are in bfloat16.
+    It computes with PyTorch's own operations and the kernels for norms, whatever the network; with `autocast`, products are in bfloat16.
     """
 
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present epoch
@@ -83,9 +84,7 @@ class DeviceWorkspace(Workspace):
             self.current.copy_(self.table.index_select(0, step)[0])
 
     def mode_now(self, samples: Tensor) -> Training:
-        mode = super().mode_now(samples)
-        mode.keys = dict(enumerate(self.keys))
-        return mode
+        return FusedNorms(**{**vars(super().mode_now(samples)), "keys": dict(enumerate(self.keys))})
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         with torch.autocast(h.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
@@ -290,7 +289,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
             self.neurons,
             self.norm_neurons,
             seen_by_dense=dense,
-            positive=frozenset(number for number, layer in enumerate(self.spec.layers, 1) if fuse(layer.ops, FusedKernel())[0].dropout),
+            positive=frozenset(number for number, layer in enumerate(self.spec.layers, 1) if _is_positive(layer)),
         )
 
     def as_read(self, live: Parameters) -> Parameters:
@@ -375,3 +374,9 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
                 history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
             self.importance.neurons[self.spec.edge(l).source_stream] += history.sum(dim=(0, 2))
             history.zero_()
+
+
+def _is_positive(layer: NeuronLayer) -> bool:
+    """Whether a kernel does the layer's ReLU, and leaves operations to others that may do it again."""
+    kernel, _ = fuse(layer.ops, FusedKernel())
+    return kernel.relu and (kernel.norm or kernel.dropout > 0)

@@ -4,6 +4,7 @@ from afaf.training.cuda.kernels.activation import Draw, Move, activate, add_up, 
 from afaf.training.cuda.kernels.cross_entropy import LossBuffers, fused_cross_entropy, tile_of_logits
 from afaf.training.cuda.kernels.images import can_crop, can_fuse_first_conv, crops, fetch, first_conv, first_conv_backward
 from afaf.training.cuda.kernels.language import available
+from afaf.training.cuda.kernels.norm import can_normalise, normalise, normalise_backward
 from afaf.training.cuda.kernels.penalty import WeightPenalty, penalised_step, penalty_grad_norm
 from afaf.training.cuda.kernels.weights import learn, update, update_listed
 
@@ -17,6 +18,7 @@ __all__ = [
     "available",
     "can_crop",
     "can_fuse_first_conv",
+    "can_normalise",
     "crops",
     "deactivate",
     "fetch",
@@ -25,6 +27,8 @@ __all__ = [
     "fused_cross_entropy",
     "learn",
     "move_bias",
+    "normalise",
+    "normalise_backward",
     "penalised_step",
     "penalty_grad_norm",
     "tile_of_logits",
