@@ -56,14 +56,15 @@ def test_paths_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_a_demo_that_was_interrupted_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted: list[str] = []
+    run = afaf.run
 
     def quick_run(stream: str, method: str, **more: Any) -> Any:
         if method == "afaf" and not interrupted:
             interrupted.append(method)
             raise KeyboardInterrupt
-        return afaf.run(stream, method, settings={"learn.epochs": 1, "run.images": 20}, **more)
+        return run(stream, method, settings={"learn.epochs": 1, "run.images": 20}, **more)
 
-    monkeypatch.setattr("afaf.cli.demo.run", quick_run)
+    monkeypatch.setattr("afaf.api.run", quick_run)
     command = ["demo", "--out", str(tmp_path / "demo")]
     first, again = runner.invoke(app, command), runner.invoke(app, command)
     assert (first.exit_code, "give the same command again" in first.stderr) == (130, True)

@@ -265,7 +265,7 @@ def test_of_two_that_change_a_file_at_once_one_is_refused(own: Path, monkeypatch
 
     def change(old: str, new: str) -> None:
         try:
-            change_classes(path, [f"{old}={new}"], [], Console(quiet=True))
+            change_classes(path, [f"{old}={new}"], [])
         except RunError as error:
             refused.append((old, str(error)))
 

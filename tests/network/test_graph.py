@@ -21,8 +21,8 @@ from afaf.network.tracing import trace
 from afaf.network.zoo import NETWORKS, describe, module_values
 from afaf.runs.setup import set_up
 from afaf.storage.compacted import InferenceModule, for_inference, random_pixels
+from afaf.storage.exported import exported_program, need, onnx_bytes
 from afaf.storage.model_file import Model
-from afaf.storage.onnx_file import need, onnx_bytes
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
@@ -167,7 +167,8 @@ def test_a_residual_network_is_learned_saved_and_exported(tmp_path: Path) -> Non
     assert torch.allclose(logits, learner.network(h), atol=1e-4)
     assert inference.weights < setup.spec.dense_params
     pytest.importorskip("onnxruntime")
-    session = need("onnxruntime").InferenceSession(onnx_bytes(inference, {}), providers=["CPUExecutionProvider"])
+    data = onnx_bytes(exported_program(InferenceModule(inference), pixels), inference.labels, {})
+    session = need("onnxruntime").InferenceSession(data, providers=["CPUExecutionProvider"])
     assert torch.allclose(torch.from_numpy(session.run(["logits"], {"images": pixels.numpy()})[0]), logits, atol=1e-4)
 
 

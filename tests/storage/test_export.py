@@ -116,7 +116,7 @@ def test_it_gets_its_name_when_it_has_been_verified(tmp_path: Path, monkeypatch:
 def test_what_cannot_be_verified_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = learned()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    monkeypatch.setattr(exporting, "onnx_bytes", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(exporting, "exported_program", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(ConfigError, match="needs the package onnxruntime"):
         export(model, tmp_path / "m.onnx", "onnx")
     assert list(tmp_path.iterdir()) == []

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from afaf.cli.consoles import ERR
 from afaf.encoders.cache import CachedEncoder
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
@@ -28,6 +28,10 @@ from afaf.streams.own import Unreadable, read_images
 SKIP = "--skip-unreadable leaves them out"
 Files = Sequence[tuple[Path, Label]]
 Answers = tuple[list[Path], NDArray[Any], NDArray[Any] | None]  # files that were read, probabilities, whether each is of no known class
+
+
+def if_unreadable(skip: bool) -> Unreadable:
+    return "skip" if skip else "error"
 
 
 def open_ready(path: Path, device: str, encoder: str | None = None, cache: Path | None = None) -> AnyModel:
@@ -47,22 +51,23 @@ def encoder_at(source: str, device: str, cache: Path | None, model: EncodedModel
     return encoder if cache is None else CachedEncoder(encoder, cache.expanduser())
 
 
-def answers(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, stderr: Console) -> Answers:
+def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Answers:
     """Answers to images, in the order of `life.known`. Whether an image is of no known class, only an encoder can tell."""
+    unreadable = if_unreadable(skip_unreadable)
     if isinstance(model, Lifelong):
         images, read = read_images([file for file, _ in files], *image_size(path, model), unreadable, SKIP)
         return read, model.probabilities(images), None
-    with counted(stderr, "looking at images", len(files)) as on_batch:
+    with counted("looking at images", len(files)) as on_batch:
         parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
         found = [model.answers(encoded) for _, encoded, _ in parts]
     probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
     return [*map(Path, parts.read)], probabilities, None if model.unknown_above is None else distances > model.unknown_above
 
 
-def evaluated(path: Path, model: AnyModel, files: Files, unreadable: Unreadable, stderr: Console) -> Evaluation:
+def evaluated(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Evaluation:
     """How right a model is on labelled files."""
     labels = {file: str(label) for file, label in files}
-    read, probabilities, unknown = answers(path, model, files, unreadable, stderr)
+    read, probabilities, unknown = answers(path, model, files, skip_unreadable)
     return evaluate(model.life, read, [labels[file] for file in read], probabilities, unknown)
 
 
@@ -75,9 +80,9 @@ def image_size(path: Path, model: Lifelong) -> tuple[int, int]:
 
 
 @contextmanager
-def counted(console: Console, words: str, total: int) -> Iterator[OnBatch]:
+def counted(words: str, total: int) -> Iterator[OnBatch]:
     """A bar of images on a terminal, with the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal) as progress:
         bar = progress.add_task(words, total=total)
         yield lambda n: progress.advance(bar, n)

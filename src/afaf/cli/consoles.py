@@ -6,11 +6,13 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
 
 from afaf.errors import WriteError
 from afaf.files import reason
@@ -124,9 +126,30 @@ def work_is_done() -> Iterator[None]:
         sys.stdout.flush()
     except OutputError as error:
         if not error.reader_left:
-            new_console(stderr=True).print(f"warning: all is done, but {error}", soft_wrap=True, highlight=False, markup=False)
+            warn(f"all is done, but {error}")
 
 
-def say(out: Console, words: str) -> None:
-    """Print a line as it is."""
-    out.print(words, markup=False, emoji=False, soft_wrap=True, highlight=False)
+OUT = new_console()
+ERR = new_console(stderr=True)
+
+
+def say(words: str, console: Console = OUT) -> None:
+    """Print a line as it is; it is not cut at the window's edge, so that paths can be copied."""
+    console.print(words, markup=False, soft_wrap=True, highlight=False)
+
+
+def say_styled(words: str, console: Console = OUT) -> None:
+    """The same with rich's markup."""
+    console.print(words, soft_wrap=True, highlight=False)
+
+
+def warn(words: str, console: Console = ERR) -> None:
+    say_styled(f"[yellow]warning:[/] {escape(words)}", console)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print text in columns, as it is."""
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    OUT.print(table)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from afaf.api import costs
-from afaf.costing.predict import Costs
+from afaf.cli.consoles import OUT, say
+from afaf.cli.options import ConfigOption, DataOption, JsonOption, SetOption, StreamName
 from afaf.errors import AfafError, ConfigError
-from afaf.methods import method_names
+
+if TYPE_CHECKING:
+    from afaf.costing.predict import Costs
 
 HEADINGS = (
     "method",
@@ -32,50 +34,45 @@ CAPTION = (
 )
 
 
-def show_costs(
-    console: Console,
-    stream: str,
-    method: str | None,
-    *,
-    all_methods: bool,
-    settings: Sequence[str],
-    config: Path | None,
-    data: Path | None,
-    as_json: bool,
+def costs(
+    stream: StreamName,
+    method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or give --all.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All methods, side by side.")] = False,
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
 ) -> None:
-    """Print the costs of one method, or of all of them."""
-    if all_methods == (method is not None):
+    """What a method costs on a stream, or all of them with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
+    from afaf.methods import method_names
+    from afaf.runs.job import Job
+    from afaf.runs.setup import costs_of
+
+    if all_ == (method is not None):
         raise ConfigError("name a method, or ask for all of them with --all")
     if method is not None:
-        found = costs(stream, method, config=config, settings=settings, data=data)
-        if as_json:
+        found = costs_of(Job(stream, method, settings=set_, config=config, data=data))
+        if json_:
             print(json.dumps(found.to_dict()))
         else:
-            console.print(detail_table(found))
+            OUT.print(detail_table(found))
         return
-    compared, refused = compare_costs(stream, settings=settings, config=config, data=data)
-    if as_json:
-        print(json.dumps({"stream": stream, "methods": {name: found.to_dict() for name, found in compared.items()}, "refused": refused}))
-        return
-    console.print(side_by_side(stream, list(compared.values())))
-    for name, reason in refused.items():
-        console.print(f"{name}: {reason}", soft_wrap=True, highlight=False, markup=False)
-
-
-def compare_costs(
-    stream: str, *, settings: Sequence[str] = (), config: Path | None = None, data: Path | None = None
-) -> tuple[dict[str, Costs], dict[str, str]]:
-    """The costs of every method that fits the stream, and why the others do not."""
     compared: dict[str, Costs] = {}
-    refused: dict[str, AfafError] = {}
+    refused: dict[str, AfafError] = {}  # methods that do not fit the stream
     for name in method_names():
         try:
-            compared[name] = costs(stream, name, config=config, settings=settings, data=data)
+            compared[name] = costs_of(Job(stream, name, settings=set_, config=config, data=data))
         except AfafError as error:
             refused[name] = error
     if not compared:
         raise next(iter(refused.values()))
-    return compared, {name: str(error) for name, error in refused.items()}
+    if json_:
+        tables = {name: found.to_dict() for name, found in compared.items()}
+        print(json.dumps({"stream": stream, "methods": tables, "refused": {name: str(reason) for name, reason in refused.items()}}))
+        return
+    OUT.print(side_by_side(stream, list(compared.values())))
+    for name, reason in refused.items():
+        say(f"{name}: {reason}")
 
 
 def detail_table(found: Costs) -> Table:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from afaf.cli.options import DataOption
+
 data_app = typer.Typer(help="The datasets on disk: list, get, check.", no_args_is_help=True)
 
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the datasets; by default AFAF_DATA, else the platform's cache folder.")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -9,12 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from afaf.cli.consoles import new_console
+from afaf.cli.consoles import OUT, say_styled
 from afaf.errors import DataError
 from afaf.files import check_output
 from afaf.streams.benchmarks import BENCHMARKS, open_stream
@@ -29,41 +28,41 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 
 
 def list_datasets(data: Path | None, as_json: bool) -> None:
-    folder, console = data_folder(data), new_console()
-    found = [_look(each, folder, console, anew=False, quiet=as_json) for each in _with_files()]
+    folder = data_folder(data)
+    found = [_look(each, folder, anew=False, quiet=as_json) for each in _with_files()]
     if as_json:
         print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
         return
-    _say(console, f"Datasets in {escape(str(folder))}")
-    console.print(_overview(found))
+    say_styled(f"Datasets in {escape(str(folder))}")
+    OUT.print(_overview(found))
 
 
 def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
-    folder, console = data_folder(data), new_console()
+    folder = data_folder(data)
     for each in _named(names):
-        there = _look(each, folder, console, anew=False)
+        there = _look(each, folder, anew=False)
         if there.state in ("verified", "counted") and not force:
-            _say(console, f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {there.state}")
+            say_styled(f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {there.state}")
             continue
-        with _progress(console) as report:
+        with _progress() as report:
             found = download_source(each, folder, report)
         inspect_anew(each, folder)
         counts = f"{found.total('train'):,} training and {found.total('test'):,} test images"
-        _say(console, f"[green]✓[/] {each.title}: {counts}, {found.state}, in {escape(str(folder))}")
+        say_styled(f"[green]✓[/] {each.title}: {counts}, {found.state}, in {escape(str(folder))}")
 
 
 def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
-    folder, console = data_folder(data), new_console()
-    found = [_look(each, folder, console, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
+    folder = data_folder(data)
+    found = [_look(each, folder, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
     if as_json:
         print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
     else:
-        _say(console, f"Datasets in {escape(str(folder))}")
-        console.print(_overview(found))
+        say_styled(f"Datasets in {escape(str(folder))}")
+        OUT.print(_overview(found))
         for each in found:
             if each.counts:
-                _say(console, f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
-                console.print(_per_class(each))
+                say_styled(f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
+                OUT.print(_per_class(each))
     bad = [each for each in found if each.state == "damaged" or (names and each.state == "missing")]
     if bad:
         raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
@@ -71,17 +70,16 @@ def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) ->
 
 def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False, **options: Any) -> Path:
     """Print a stream's tasks with class names and counts, and save a contact sheet; return its path."""
-    console = new_console()
     kind, _, place = name.partition(":")
     inputs = [Path(place).expanduser()] if kind in ("folder", "npz") else []
     check_output(path, "png", inputs, force=force)
-    with console.status(f"Reading {escape(name)} ..."):
+    with OUT.status(f"Reading {escape(name)} ..."):
         stream = open_stream(name, data=data, **options)
     about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""
-    _say(console, f"{escape(stream.name)}{about}")
-    console.print(stream_table(stream))
+    say_styled(f"{escape(stream.name)}{about}")
+    OUT.print(stream_table(stream))
     save_contact_sheet(stream, path, inputs=inputs, force=force)
-    _say(console, f"Contact sheet: {escape(str(path))}")
+    say_styled(f"Contact sheet: {escape(str(path))}")
     return path
 
 
@@ -99,11 +97,6 @@ def stream_table(stream: Stream) -> Table:
         table.add_section()
     table.add_row("all", "", "", f"{sum(len(task.train) for task in stream):,}", f"{sum(len(task.test) for task in stream):,}")
     return table
-
-
-def _say(console: Console, line: str) -> None:
-    """A line that is not cut at the window's edge, so that paths can be copied."""
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _with_files() -> list[Source]:
@@ -124,11 +117,11 @@ def _named(names: list[str]) -> list[Source]:
     return list(chosen.values())
 
 
-def _look(each: Source, folder: Path, console: Console, *, anew: bool, quiet: bool = False) -> Inspection:
+def _look(each: Source, folder: Path, *, anew: bool, quiet: bool = False) -> Inspection:
     look = inspect_anew if anew else inspect_remembered
     if quiet:
         return look(each, folder)
-    with console.status(f"Verifying {each.title} ..."):
+    with OUT.status(f"Verifying {each.title} ..."):
         return look(each, folder)
 
 
@@ -159,10 +152,10 @@ def _per_class(found: Inspection) -> Table:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Any]:
+def _progress() -> Iterator[Any]:
     """A bar for every file that is downloaded."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bars:
+    with Progress(*columns, console=OUT) as bars:
         known: dict[str, TaskID] = {}
 
         def report(name: str, done: int, total: int) -> None:

@@ -4,45 +4,51 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 from rich.table import Table
 
-from afaf.api import run
-from afaf.cli.progress import ProgressDisplay
-from afaf.report.page import write_report
-from afaf.runs.results import Results
+from afaf.cli.consoles import ERR, OUT, say
+
+if TYPE_CHECKING:
+    from afaf.runs.results import Results
 
 STREAM = "split-digits"
 METHODS = ("finetune", "afaf", "ridge", "afaf-plus")
 
 
-def demonstrate(console: Console, display_console: Console, out: Path | None, device: str) -> None:
-    """Run the methods, print what they remember, and say where the pictures are."""
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Where the demo's runs go (default: runs/demo-N).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu",
+) -> None:
+    """Learn handwritten digits in five tasks of two classes, with AFAF and with plain fine-tuning, in under a minute."""
+    from afaf.api import run
+    from afaf.cli.progress import ProgressDisplay
+    from afaf.report.page import write_report
+
     folder = out or next(place for n in itertools.count(1) if not (place := Path("runs") / f"demo-{n}").exists())
-    console.print(
+    say(
         "Handwritten digits arrive in five tasks: {0, 1}, then {2, 3}, ... {8, 9}.\n"
         "After each task its images are gone. In the end one network must tell all\n"
-        "ten digits apart, with no hint which task an image is from.\n",
-        highlight=False,
+        "ten digits apart, with no hint which task an image is from.\n"
     )
     results: dict[str, Results] = {}
-    with ProgressDisplay(display_console) as display:
+    with ProgressDisplay(ERR) as display:
         for method in METHODS:
             results[method] = run(STREAM, method, seed=0, device=device, out=folder / method, resume=True, on_event=display.on_event)
-    console.print(memory_table(results))
+    OUT.print(memory_table(results))
     tuned, plain = results["afaf"].acc, results["finetune"].acc
     if tuned is not None and plain:
-        console.print(
+        say(
             f"\nFine-tuning remembers the last task only. AFAF is right on {tuned:.1f} % of all\n"
             f"digits, {tuned / plain:.1f} times as many, with {results['afaf'].params:,} of the network's\n"
             f"{results['afaf'].dense_params:,} weights. Chance is 10 %. ridge is a closed-form control without\n"
-            f"sub-networks; afaf-plus goes beyond the paper (docs/beyond.md).\n",
-            highlight=False,
+            f"sub-networks; afaf-plus goes beyond the paper (docs/beyond.md).\n"
         )
-    console.print(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}", soft_wrap=True, highlight=False)
-    console.print(f"accuracy on each task over time:              {folder / 'afaf' / 'r-matrix.png'}", soft_wrap=True, highlight=False)
-    console.print(f"the whole run as one page:                    {write_report(folder / 'afaf')}", soft_wrap=True, highlight=False)
+    say(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}")
+    say(f"accuracy on each task over time:              {folder / 'afaf' / 'r-matrix.png'}")
+    say(f"the whole run as one page:                    {write_report(folder / 'afaf')}")
 
 
 def memory_table(results: dict[str, Results]) -> Table:

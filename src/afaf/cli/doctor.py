@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 from rich.markup import escape
 
-from afaf.doctor import examine
+from afaf.cli.consoles import say_styled
+from afaf.cli.options import JsonOption
 
 WRONG = 1  # the exit code when something is wrong
 
 
-def show_diagnosis(console: Console, path: Path, *, as_json: bool) -> int:
-    """Print sound files, problems and advice; return the exit code."""
+def doctor(
+    path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
+    json_: JsonOption = False,
+) -> None:
+    """Check a run or a model: checksums, shapes, the ledger's invariants, and how to recover. Exit code 1 if something is wrong."""
+    from afaf.doctor import examine
+
     diagnosis = examine(path)
     for mark, lines in (("[green]ok[/]   ", diagnosis.sound), ("[red]wrong[/]", diagnosis.wrong), ("[bold]to do[/]", diagnosis.advice)):
         for line in lines:
-            console.print(f"{mark} {escape(line)}", soft_wrap=True, highlight=False)
+            say_styled(f"{mark} {escape(line)}")
     if diagnosis.well:
-        console.print("nothing is wrong", highlight=False)
-    if as_json:
+        say_styled("nothing is wrong")
+    if json_:
         print(json.dumps(diagnosis.to_dict()))
-    return 0 if diagnosis.well else WRONG
+    raise typer.Exit(0 if diagnosis.well else WRONG)

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from afaf.cli.consoles import OutputError, new_console, safe_streams
+from afaf.cli.consoles import ERR, OutputError, safe_streams, say, say_styled, warn
 from afaf.errors import StoppedError
 from afaf.explain import explained
 from afaf.text import printable, printable_name
@@ -38,7 +38,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # here, for typer has an answer of its own to it
-            _say("interrupted: no file is half-written; to do it, give the same command again")
+            say("interrupted: no file is half-written; to do it, give the same command again", ERR)
             raise typer.Exit(130) from None
 
 
@@ -59,20 +59,20 @@ def tell(error: Exception) -> int:
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     known = explained(error)
     if known is None:
-        _say(
-            f"[bold red]error:[/] a fault of afaf itself: {type(error).__name__}: {escape(printable_name(error)[:300])}. Please report it, "
+        _error(
+            f"a fault of afaf itself: {type(error).__name__}: {printable_name(error)[:300]}. Please report it, "
             f"with what the same command prints when {TRACEBACK}=1 is set"
         )
         return FAULT
     if isinstance(known, StoppedError):
-        _say(escape(str(known)))
+        say(str(known), ERR)
     elif not (isinstance(known, OutputError) and known.reader_left):
-        _say(f"[bold red]error:[/] {escape(str(known))}")
+        _error(str(known))
     return known.exit_code
 
 
-def _say(line: str) -> None:
-    new_console(stderr=True).print(line, soft_wrap=True, highlight=False)
+def _error(words: str) -> None:
+    say_styled(f"[bold red]error:[/] {escape(words)}", ERR)
 
 
 @contextlib.contextmanager
@@ -81,10 +81,10 @@ def warnings_as_lines() -> Iterator[None]:
     show = warnings.showwarning
 
     def tell_of(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if not category.__module__.startswith("afaf."):
+        if category.__module__.startswith("afaf."):
+            warn(str(message))
+        else:
             show(message, category, *place, **more)
-            return
-        _say(f"[yellow]warning:[/] {escape(str(message))}")
 
     warnings.showwarning = tell_of
     try:

@@ -5,58 +5,50 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from afaf.cli.answers import evaluated, open_ready
-from afaf.cli.consoles import say
-from afaf.files import check_output, write_output
-from afaf.lifelong.evaluate import Evaluation
-from afaf.report.evaluation_page import CLASS_HEADINGS, class_rows, evaluation_page
-from afaf.streams.own import Unreadable, find_class_folders
+from afaf.cli.consoles import print_table, say
+from afaf.cli.options import CacheOption, DeviceOption, EncoderOption, ForceOption, JsonOption, ModelFile, SkipOption
 
 
-def evaluate_model(
-    path: Path,
-    folder: Path,
-    *,
-    html: Path | None,
-    encoder: str | None,
-    cache: Path | None,
-    device: str,
-    unreadable: Unreadable,
-    as_json: bool,
-    force: bool,
-    out: Console,
-    stderr: Console,
+def evaluate(
+    file: ModelFile,
+    folder: Annotated[Path, typer.Argument(help="A folder that has a folder of images for each class; test in it is not looked for.")],
+    html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.evaluation.html.")] = False,
+    encoder: EncoderOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = "auto",
+    skip_unreadable: SkipOption = False,
+    force: ForceOption = False,
+    json_: JsonOption = False,
 ) -> None:
-    if html is not None:
-        check_output(html, "html", [path], force=force)
+    """Say how many images of a folder a model gets right: overall, by class and by call, with its surest mistakes and its calibration."""
+    from afaf.cli.answers import evaluated, open_ready
+    from afaf.files import check_output, write_output
+    from afaf.report.evaluation_page import CLASS_HEADINGS, class_rows, evaluation_page
+    from afaf.streams.own import find_class_folders
+
+    page = file.with_suffix(".evaluation.html")
+    if html:
+        check_output(page, "html", [file], force=force)
     files = find_class_folders(folder).files
-    evaluation = evaluated(path, open_ready(path, device, encoder, cache), files, unreadable, stderr)
-    if html is not None:
-        text = evaluation_page(path, folder, evaluation).html()
-        write_output(html, "html", text.encode(), [path], force=force)
-    if as_json:
+    evaluation = evaluated(file, open_ready(file, device, encoder, cache), files, skip_unreadable)
+    if html:
+        write_output(page, "html", evaluation_page(file, folder, evaluation).html().encode(), [file], force=force)
+    if json_:
         print(json.dumps(asdict(evaluation)))
         return
-    _show(evaluation, out)
-    if html is not None:
-        say(out, f"wrote {html}")
-
-
-def _show(evaluation: Evaluation, out: Console) -> None:
-    say(out, f"{evaluation.accuracy:.1f} % of {evaluation.images} images are right; calibration error {evaluation.calibration_error:.3f}")
+    say(f"{evaluation.accuracy:.1f} % of {evaluation.images} images are right; calibration error {evaluation.calibration_error:.3f}")
     if evaluation.unknown is not None:
-        say(out, f"{evaluation.unknown:.1f} % are called unknown")
-    table = Table(*CLASS_HEADINGS)
-    for row in class_rows(evaluation):
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
-    out.print(table)
+        say(f"{evaluation.unknown:.1f} % are called unknown")
+    print_table(CLASS_HEADINGS, class_rows(evaluation))
     for call in evaluation.calls:
-        say(out, f"classes of call {call['call']}: {call['accuracy']:.1f} % of {call['images']} images")
+        say(f"classes of call {call['call']}: {call['accuracy']:.1f} % of {call['images']} images")
     if evaluation.never_right:
-        say(out, f"never right: {', '.join(evaluation.never_right)}")
+        say(f"never right: {', '.join(evaluation.never_right)}")
     for image in evaluation.worst[:3]:
-        say(out, f"{image['file']}: {image['label']}, answered {image['answer']} with probability {image['probability']:.2f}")
+        say(f"{image['file']}: {image['label']}, answered {image['answer']} with probability {image['probability']:.2f}")
+    if html:
+        say(f"wrote {page}")

@@ -4,53 +4,81 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from afaf.cli.consoles import say
+from afaf.cli.consoles import print_table, say
+from afaf.cli.options import ForceOption, JsonOption, ModelFile
 from afaf.errors import ConfigError
-from afaf.files import check_output, write_output
-from afaf.files.marks import format_of
-from afaf.lifelong.model_store import open_model
-from afaf.report.figures import save_ledger_picture
-from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, model_facts, model_page, task_rows
+from afaf.text import printable_name
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def inspect_model(path: Path, *, html: Path | None, picture: Path | None, as_json: bool, force: bool, out: Console) -> None:
+def inspect(
+    file: ModelFile,
+    html: Annotated[bool, typer.Option("--html", help="Write a page beside the model, FILE.html, that also shows who owns what.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write a picture of who owns what to this .png, .svg or .pdf file.")] = None,
+    force: ForceOption = False,
+    json_: JsonOption = False,
+) -> None:
+    """Show what a model holds: classes by task and date, capacity of each layer, sizes, and who owns what."""
+    from afaf.files import check_output, write_output
+    from afaf.files.marks import format_of
+    from afaf.lifelong.encoded import EncodedModel
+    from afaf.lifelong.model_store import has_encoder, open_encoded, open_model
+    from afaf.report.encoded_page import confusions, encoded_facts, encoded_page
+    from afaf.report.figures import save_ledger_picture
+    from afaf.report.model_page import model_facts, model_page
+
+    if picture is not None and has_encoder(file):
+        raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --picture")
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ConfigError(f"--picture {picture}: name a file that ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
-    model = open_model(path)
-    if html is not None:
-        check_output(html, "html", [path], force=force)
+    model, page = open_encoded(file) if has_encoder(file) else open_model(file), file.with_suffix(".html")
+    if html:
+        check_output(page, "html", [file], force=force)
     if picture is not None:
-        check_output(picture, format_of(picture), [path], force=force)
-    facts = model_facts(path, model)
-    if html is not None:
-        text = model_page(path, model).html()
-        write_output(html, "html", text.encode(), [path], force=force)
-        say(out, f"wrote {html}")
-    if picture is not None:
-        write_output(picture, format_of(picture), lambda part: save_ledger_picture(model.model, part), [path], force=force)
-        say(out, f"wrote {picture}")
-    if as_json:
+        check_output(picture, format_of(picture), [file], force=force)
+    facts = encoded_facts(file, model) if isinstance(model, EncodedModel) else model_facts(file, model)
+    if html:
+        drawn = encoded_page(file, model) if isinstance(model, EncodedModel) else model_page(file, model)
+        write_output(page, "html", drawn.html().encode(), [file], force=force)
+        say(f"wrote {page}")
+    if picture is not None and not isinstance(model, EncodedModel):
+        network = model.model
+        write_output(picture, format_of(picture), lambda part: save_ledger_picture(network, part), [file], force=force)
+        say(f"wrote {picture}")
+    if json_:
         print(json.dumps(facts))
-        return
-    if html is not None or picture is not None:
-        return
+    elif not html and picture is None:
+        if isinstance(model, EncodedModel):
+            show_encoded(file, facts, confusions(model)[:3])
+        else:
+            show_network(file, facts, model.learns)
+
+
+def show_network(file: Path, facts: dict[str, Any], learns: bool) -> None:
+    from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, task_rows
+
     shape = "x".join(map(str, facts["input_shape"]))
-    say(out, f"{path}: {facts['bytes'] / 1e6:.1f} MB, {facts['network']} for inputs of {shape}, seed {facts['seed']}")
-    say(out, f"{facts['weights']:,} of {facts['dense_weights']:,} weights owned; temperature {facts['temperature']:.2f}")
-    for headings, rows in ((TASK_HEADINGS, task_rows(facts)), (LAYER_HEADINGS, layer_rows(facts))):
-        table = Table(*headings)
-        for row in rows:
-            table.add_row(*(cell.replace("[", r"\[") for cell in row))
-        out.print(table)
+    say(f"{file}: {facts['bytes'] / 1e6:.1f} MB, {facts['network']} for inputs of {shape}, seed {facts['seed']}")
+    say(f"{facts['weights']:,} of {facts['dense_weights']:,} weights owned; temperature {facts['temperature']:.2f}")
+    print_table(TASK_HEADINGS, task_rows(facts))
+    print_table(LAYER_HEADINGS, layer_rows(facts))
     owned = ", ".join(f"{join['connections']} {100 * join['owned'] / join['total']:.1f} %" for join in facts["connections"])
-    say(out, f"connections owned: {owned}")
-    say(
-        out,
-        f"{facts['tasks_that_fit']} more tasks of the last one's size fit" if model.learns else "written by afaf run: it learns no more",
-    )
+    say(f"connections owned: {owned}")
+    say(f"{facts['tasks_that_fit']} more tasks of the last one's size fit" if learns else "written by afaf run: it learns no more")
+
+
+def show_encoded(file: Path, facts: dict[str, Any], confused: list[tuple[str, str, float]]) -> None:
+    encoder = facts["encoder"]
+    say(f"{file}: {facts['bytes'] / 1e6:.1f} MB, encoder {encoder['name']} ({encoder['digest'][:12]}), head {facts['head']['name']}")
+    for row in facts["classes"]:
+        say(f"{printable_name(row['label'])}: {row['images']} images, first in call {row['call']}")
+    for row in facts["calls"]:
+        held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
+        say(f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
+    for label, answer, share in confused:
+        say(f"about {100 * share:.0f} % of images of {printable_name(label)} are taken for {printable_name(answer)}")

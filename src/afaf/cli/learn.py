@@ -13,11 +13,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from afaf.cli.answers import SKIP, evaluated, image_size
-from afaf.cli.consoles import say, work_is_done
+from afaf.cli.answers import SKIP, evaluated, if_unreadable, image_size
+from afaf.cli.consoles import ERR, say, warn, work_is_done
 from afaf.cli.photos import labelled_files, prepare_photos, show_photos_learned
 from afaf.errors import ConfigError
 from afaf.lifelong import training
@@ -54,9 +53,7 @@ def learn_folder(
     cache: Path | None,
     evaluate_on: Path | None,
     device: str,
-    unreadable: Unreadable,
-    out: Console,
-    stderr: Console,
+    skip_unreadable: bool,
     as_json: bool,
     on: str = "local",
 ) -> None:
@@ -67,37 +64,35 @@ def learn_folder(
     with told_if_interrupted(path) as before:
         prepare: Callable[[], tuple[AnyModel, Callable[[], AnyModel]]]
         if encoder is None:
-            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, unreadable, stderr)
+            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, skip_unreadable)
         else:
             files = labelled_files(folder)
-            prepare = partial(prepare_photos, path, files, encoder, given["method"], device, cache, unreadable, stderr, on)
+            prepare = partial(prepare_photos, path, files, encoder, given["method"], device, cache, skip_unreadable, on)
         judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
         earlier = later = None
         model, teach = prepare()
         known = set(map(str, model.life.known))
         if some := [(file, label) for file, label in judged if label in known]:
-            earlier = evaluated(path, model, some, unreadable, stderr)
+            earlier = evaluated(path, model, some, skip_unreadable)
         model = teach()
         if judged:
-            later = evaluated(path, model, judged, unreadable, stderr)
+            later = evaluated(path, model, judged, skip_unreadable)
         make_place(path)
         replace_model(path, model, before)
     with work_is_done():
         told = model.warnings() if isinstance(model, EncodedModel) else []  # a network's were told while it was trained
         told += [] if later is None else worse_classes(earlier, later)
         for words in told:
-            stderr.print(f"[yellow]warning:[/] {escape(words)}", highlight=False, soft_wrap=True)
-        about = (
-            show_photos_learned(out, path, model, as_json) if isinstance(model, EncodedModel) else show_learned(out, path, model, as_json)
-        )
+            warn(words)
+        about = show_photos_learned(path, model, as_json) if isinstance(model, EncodedModel) else show_learned(path, model, as_json)
         if as_json:
             print(json.dumps({**about, "before": earlier and asdict(earlier), "after": later and asdict(later)}))
             return
         for when, evaluation in (("before", earlier), ("after", later)):
             if evaluation is not None:
-                say(out, f"{when} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
-        say(out, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+                say(f"{when} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
+        say(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def worse_classes(earlier: Evaluation | None, later: Evaluation) -> list[str]:
@@ -116,13 +111,13 @@ Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is t
 
 
 def prepare_network(
-    path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable, stderr: Console
+    path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, skip_unreadable: bool
 ) -> tuple[Lifelong, Callable[[], AnyModel]]:
     """The model before the call, and the function that teaches it."""
-    model, images, labels = (go_on if path.exists() else begin)(path, found, given, device, unreadable)
+    model, images, labels = (go_on if path.exists() else begin)(path, found, given, device, if_unreadable(skip_unreadable))
 
     def teach() -> Lifelong:
-        with Bar(stderr, on_cpu=model.learner.network.device.type == "cpu") as bar:
+        with Bar(ERR, on_cpu=model.learner.network.device.type == "cpu") as bar:
             return model.learn(images, labels, bar)
 
     return model, teach
@@ -159,7 +154,7 @@ def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
         raise ConfigError(f"{names}: decided when a model is begun, and {path} was begun otherwise: leave that out, or name a new file")
 
 
-def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
+def show_learned(path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
     """Say how the task just learned turned out, and what room is left; return that as data."""
     note, life = model.life.tasks[-1], model.life
     names = [str(label) for label in life.labels[-1]]
@@ -178,13 +173,13 @@ def show_learned(out: Console, path: Path, model: Lifelong, as_json: bool) -> di
     if as_json:
         return about
     shown = ", ".join(map(printable_name, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    say(out, f"task {len(life.tasks)} learned: {shown}; {note.images} images")
+    say(f"task {len(life.tasks)} learned: {shown}; {note.images} images")
     if note.accuracy is None:
-        say(out, "no image was held out (a class needs at least 1 / validation images), so its accuracy is not known")
+        say("no image was held out (a class needs at least 1 / validation images), so its accuracy is not known")
     else:
-        say(out, f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
-    say(out, "capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
-    say(out, f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
+        say(f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
+    say("capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
+    say(f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
     return about
 
 
@@ -194,21 +189,21 @@ def capacity(model: Lifelong) -> dict[str, float]:
     return {spec.layer(l).name: round(100 * float(ledger.is_fixed(l).double().mean()), 1) for l in spec.hidden_streams}
 
 
-def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str], out: Console) -> None:
+def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str]) -> None:
     """Rename and remove classes of a model file, or list them."""
     with told_if_interrupted(path) as before:
         model = load_any(path)
         if not (rename or remove):
             word = "call" if isinstance(model, EncodedModel) else "task"
             for label, class_id in model.life.known.items():
-                say(out, f"{printable_name(label)}  ({word} {model.life.task_of(class_id)})")
+                say(f"{printable_name(label)}  ({word} {model.life.task_of(class_id)})")
             return
         check_place(path)
         done = [renamed(model, change) for change in rename] + [removed(model, name) for name in remove]
         replace_model(path, model, before)
     with work_is_done():
         for words in done:
-            say(out, words)
+            say(words)
 
 
 def renamed(model: AnyModel, change: str) -> str:
@@ -275,7 +270,7 @@ class Bar(training.Progress):
     def _line(self, words: str) -> None:
         self.last_line = self.clock()
         if not self.console.is_terminal:
-            say(self.console, words)
+            say(words, self.console)
 
     def _tell_if_long(self, seconds: float) -> None:
         """Announce a long wait after the second epoch."""
@@ -287,7 +282,7 @@ class Bar(training.Progress):
             )
 
     def warned(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        warn(message, self.console)
 
 
 def duration(seconds: float) -> str:

@@ -7,23 +7,42 @@ cli/lifelong.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.consoles import new_console
+from afaf.cli.consoles import ERR, OUT, say
+from afaf.cli.costs import costs
 from afaf.cli.data import data_app
+from afaf.cli.demo import demo
+from afaf.cli.doctor import doctor
 from afaf.cli.errors import Commands
 from afaf.cli.lifelong import add_lifelong
+from afaf.cli.options import (
+    SEEDS,
+    STREAM,
+    AtOnceOption,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    MethodName,
+    OnOption,
+    PrecisionOption,
+    SeedOption,
+    SetOption,
+    StreamName,
+)
+from afaf.cli.reproduce import reproduce
 from afaf.errors import ConfigError
 from afaf.version import __version__
 
 FIRST = "To see it work"
 RUNS = "Streams, methods and the paper"
-SEEDS: Any = {"min": 1, "max": 10_000}
 
 app = typer.Typer(
     cls=Commands,
@@ -34,21 +53,7 @@ app = typer.Typer(
 )
 add_lifelong(app)
 app.add_typer(data_app, name="data", rich_help_panel=RUNS)
-console = new_console()
-stderr = new_console(stderr=True)
-
-RunStream = Annotated[str | None, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
-StreamName = Annotated[str, typer.Argument(help="A stream: `afaf streams` lists them; folder:PATH or npz:PATH for your own data.")]
-MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists them.")]
-SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, or the config.json of a run.")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
-AtOnceOption = Annotated[int | None, typer.Option("--jobs-at-once", help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)]
-OnOption = Annotated[
-    str, typer.Option("--on", help="local; ray, a cluster of processes on this machine; or ray:HOST:PORT, a Ray cluster that is there.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+RunStream = Annotated[str | None, STREAM]
 
 
 def _version(shown: bool) -> None:
@@ -76,7 +81,7 @@ def run(
     out: Annotated[
         str | None, typer.Option(help="The run folder, or a URL; of several runs OUT/METHOD/SEED (default: runs/STREAM-METHOD-SEED).")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
+    precision: PrecisionOption = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     jobs_at_once: AtOnceOption = None,
     on: OnOption = "local",
@@ -93,15 +98,15 @@ def run(
         given = stream or methods or seed is not None or seeds is not None or out or config or precision or tensorboard or jobs_at_once
         if given:
             raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
-        resume_run(console, stderr, resume, device, set_, data, as_json=json_)
+        resume_run(OUT, ERR, resume, device, set_, data, as_json=json_)
         return
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
     if stream is None or not methods:
         raise ConfigError("name a stream and a method, for example `afaf run split-digits afaf`, or a run to go on with: --resume RUN")
     run_methods(
-        console,
-        stderr,
+        OUT,
+        ERR,
         stream,
         methods,
         seed=seed,
@@ -119,33 +124,6 @@ def run(
 
 
 @app.command(rich_help_panel=RUNS)
-def doctor(
-    path: Annotated[Path, typer.Argument(help="A run folder, or a model or checkpoint file.")],
-    json_: JsonOption = False,
-) -> None:
-    """Check a run or a model: checksums, shapes, the ledger's invariants, and how to recover. Exit code 1 if something is wrong."""
-    from afaf.cli.doctor import show_diagnosis
-
-    raise typer.Exit(show_diagnosis(console, path, as_json=json_))
-
-
-@app.command(rich_help_panel=RUNS)
-def costs(
-    stream: StreamName,
-    method: Annotated[str | None, typer.Argument(help="A method: `afaf methods` lists them; or give --all.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All methods, side by side.")] = False,
-    set_: SetOption = [],
-    config: ConfigOption = None,
-    data: DataOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """What a method costs on a stream, or all of them with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
-    from afaf.cli.costs import show_costs
-
-    show_costs(console, stream, method, all_methods=all_, settings=set_, config=config, data=data, as_json=json_)
-
-
-@app.command(rich_help_panel=RUNS)
 def sweep(
     stream: StreamName,
     method: MethodName,
@@ -156,7 +134,7 @@ def sweep(
     tasks: Annotated[int | None, typer.Option(help="Judge a trial after the first N tasks (default: all).")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the sweep (default: runs/sweep-STREAM-METHOD).")] = None,
     seed: Annotated[int, typer.Option(help="The seed of the runs, and of random search.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    device: DeviceOption = "auto",
     jobs_at_once: AtOnceOption = None,
     on: OnOption = "local",
     set_: SetOption = [],
@@ -171,8 +149,8 @@ def sweep(
     from afaf.runs.job import Job
 
     sweep_settings(
-        console,
-        stderr,
+        OUT,
+        ERR,
         Job(stream, method, seed, set_, config, device, data),
         space=space,
         trials=trials,
@@ -196,8 +174,8 @@ def tune(
     searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
     tolerance: Annotated[float, typer.Option(help="How far accuracy may fall, as a part of the best.")] = 0.2,
     lr: Annotated[list[float], typer.Option(help="A learning rate to try; may be repeated (default: the preset's).")] = [],
-    seed: Annotated[int, typer.Option(help="The seed.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
     set_: SetOption = [],
     config: ConfigOption = None,
     data: DataOption = None,
@@ -208,7 +186,7 @@ def tune(
     from afaf.cli.progress import ProgressDisplay
     from afaf.cli.tune import run_command, show_tuned
 
-    with ProgressDisplay(stderr) as display:
+    with ProgressDisplay(ERR) as display:
         tuned = choose(
             stream,
             method,
@@ -225,57 +203,7 @@ def tune(
             data=data,
             on_event=display.on_event,
         )
-    show_tuned(console, tuned, run_command(stream, tuned, set_, config, data), as_json=json_)
-
-
-@app.command(rich_help_panel=RUNS)
-def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name, or `all`; without a name they are listed.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", **SEEDS)] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
-    missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
-    limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
-    jobs_at_once: AtOnceOption = None,
-    on: OnOption = "local",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="The folder of results (default: as [tool.afaf] of pyproject.toml says, else results).")
-    ] = None,
-    experiments: Annotated[
-        Path | None, typer.Option(help="The folder of experiments (default: as [tool.afaf] of pyproject.toml says, else experiments).")
-    ] = None,
-    set_: SetOption = [],
-    data: DataOption = None,
-) -> None:
-    """Do the runs of experiments that are not in the results folder yet; each is kept as soon as it ends.
-
-    `afaf report RESULTS` shows them.
-    """
-    from afaf.cli.reproduce import folder_for, list_experiments, reproduce_experiments
-
-    experiments, results = experiments or folder_for("experiments"), results or folder_for("results")
-    if list_ or not names:
-        list_experiments(console, experiments, results, names or [], seeds, set_)
-        return
-    done = reproduce_experiments(
-        console,
-        stderr,
-        experiments,
-        results,
-        names,
-        seeds=seeds,
-        again=not missing,
-        limit_minutes=limit_minutes,
-        jobs_at_once=jobs_at_once,
-        on=on,
-        device=device,
-        precision=precision,
-        settings=set_,
-        data=data,
-    )
-    if not done:
-        raise typer.Exit(1)
+    show_tuned(OUT, tuned, run_command(stream, tuned, set_, config, data), as_json=json_)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -288,12 +216,12 @@ def report(
     """One self-contained HTML page of a run, of its seeds, of any runs compared, or of a folder of results."""
     from afaf.report.page import write_report
 
-    console.print(f"wrote {escape(str(write_report(sources, out, force=force)))}", soft_wrap=True, highlight=False)
+    say(f"wrote {write_report(sources, out, force=force)}")
     if figures is not None:
         from afaf.report.for_papers import write_figures
 
         for path in write_figures(sources, figures, force=force):
-            console.print(f"wrote {escape(str(path))}", soft_wrap=True, highlight=False)
+            say(f"wrote {path}")
 
 
 @app.command(rich_help_panel=RUNS)
@@ -323,7 +251,7 @@ def streams(
             table.add_row(plugin, "", "", "", "from another package")
     table.add_row("folder:PATH", "", "", "", "your own images: PATH/train/CLASS/*.png, optionally PATH/test/CLASS/*.png")
     table.add_row("npz:PATH", "", "", "", "your own arrays")
-    console.print(table)
+    OUT.print(table)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -345,18 +273,12 @@ def methods(
             table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
         except ConfigError as error:
             table.add_row(name, f"[red]{escape(str(error))}[/]", "")
-    console.print(table)
+    OUT.print(table)
 
 
-@app.command(rich_help_panel=FIRST)
-def demo(
-    out: Annotated[Path | None, typer.Option(help="Where the demo's runs go (default: runs/demo-N).")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "cpu",
-) -> None:
-    """Learn handwritten digits in five tasks of two classes, with AFAF and with plain fine-tuning, in under a minute."""
-    from afaf.cli.demo import demonstrate
-
-    demonstrate(console, stderr, out, device)
+for command in (costs, doctor, reproduce):
+    app.command(rich_help_panel=RUNS)(command)
+app.command(rich_help_panel=FIRST)(demo)
 
 
 def main() -> None:

@@ -1,21 +1,17 @@
-"""`afaf learn`, `forget`, `merge` and `inspect` for models of an encoder and a head."""
+"""`afaf learn`, `forget` and `merge` for models of an encoder and a head."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from afaf.cli.answers import SKIP, counted, encoder_at
-from afaf.cli.consoles import say
+from afaf.cli.answers import SKIP, counted, encoder_at, if_unreadable
+from afaf.cli.consoles import ERR, say
 from afaf.cluster import is_cluster
 from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.errors import ConfigError, DataError
-from afaf.files import check_output, write_output
 from afaf.files.urls import Place, is_url
 from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
 from afaf.lifelong.encode_cluster import learn_on_cluster
@@ -23,13 +19,12 @@ from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
-from afaf.report.encoded_page import confusions, encoded_facts, encoded_page
-from afaf.streams.own import Unreadable, find_class_folders
+from afaf.streams.own import find_class_folders
 from afaf.streams.sources.listed import files_below, manifest_files
 from afaf.text import printable_name
 
 
-def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str, Any], out: Console) -> str | None:
+def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str, Any]) -> str | None:
     """The encoder that a call of learn uses; None: it trains a network. Says in one line which, and how to choose otherwise."""
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
     if path.exists():
@@ -39,7 +34,7 @@ def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str
         return None
     missing = encoder == AUTO and name == patches.NAME
     advice = f"for photographs, a pre-trained encoder is far better: {INSTALL}" if missing else "--encoder none trains a network instead"
-    say(out, f"encoder {name}, head {method or default_head(str(name))}; {advice}")
+    say(f"encoder {name}, head {method or default_head(str(name))}; {advice}", ERR)
     return str(name)
 
 
@@ -73,11 +68,11 @@ def prepare_photos(
     method: str | None,
     device: str,
     cache: Path | None,
-    unreadable: Unreadable,
-    stderr: Console,
+    skip_unreadable: bool,
     on: str = "local",
 ) -> tuple[EncodedModel, Callable[[], EncodedModel]]:
     """The model before a call of learn, and the function that teaches it; classes may be new or known."""
+    unreadable = if_unreadable(skip_unreadable)
     wanted, device = device, "auto" if is_cluster(on) else device  # the driver may have another than the workers
     if path.exists():
         model = open_encoded(path)
@@ -86,7 +81,7 @@ def prepare_photos(
         model = EncodedModel.begin(encoder_at(encoder, device, cache), HeadSettings(method or default_head(encoder)))
 
     def teach() -> EncodedModel:
-        with counted(stderr, "learning", len(files)) as on_batch:
+        with counted("learning", len(files)) as on_batch:
             if is_cluster(on):
                 how: Any = {"on": on, "device": wanted, "unreadable": unreadable, "remedy": SKIP, "on_batch": on_batch}
                 return learn_on_cluster(model, encoder, files, **how)
@@ -95,7 +90,7 @@ def prepare_photos(
     return model, teach
 
 
-def show_photos_learned(out: Console, path: Path, model: EncodedModel, as_json: bool) -> dict[str, Any]:
+def show_photos_learned(path: Path, model: EncodedModel, as_json: bool) -> dict[str, Any]:
     """Say how the call turned out; return that as data."""
     note, life = model.life.tasks[-1], model.life
     new = [str(label) for label in life.labels[-1]]
@@ -105,15 +100,13 @@ def show_photos_learned(out: Console, path: Path, model: EncodedModel, as_json: 
         return about
     shown = (", ".join(map(printable_name, new[:8])) + (f" and {len(new) - 8} more" if len(new) > 8 else "")) or "no new class"
     known = "1 class" if len(life.known) == 1 else f"{len(life.known)} classes"
-    say(out, f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {known} known")
+    say(f"call {len(life.tasks)} learned: {shown}; {note.images + note.held_out} images; {known} known")
     if note.accuracy is not None:
-        say(out, f"{note.accuracy:.1f} % of {note.held_out} of these images are right with a head that has not learned them")
+        say(f"{note.accuracy:.1f} % of {note.held_out} of these images are right with a head that has not learned them")
     return about
 
 
-def forget_photos(
-    folder: Path, path: Path, *, encoder: str | None, cache: Path | None, device: str, unreadable: Unreadable, out: Console, stderr: Console
-) -> None:
+def forget_photos(folder: Path, path: Path, encoder: str | None, cache: Path | None, device: str, skip_unreadable: bool) -> None:
     """Take the images of a folder out of a model, exactly."""
     with told_if_interrupted(path) as before:
         found = find_class_folders(folder)
@@ -121,18 +114,15 @@ def forget_photos(
         check_place(path)
         model.attach(encoder_at(encoder or model.identity.name, device, cache, model))
         files = [(file, model.life.label_of(label)) for file, label in found.files]
-        with counted(stderr, "forgetting", len(files)) as on_batch:
-            left = model.forget(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
+        with counted("forgetting", len(files)) as on_batch:
+            left = model.forget(FileParts(model.encoder, files, if_unreadable(skip_unreadable), SKIP, on_batch))
         replace_model(path, left, before)
     gone = [str(label) for label in model.life.known if label not in left.life.known]
-    say(
-        out,
-        f"{len(files)} images are taken out, as if they had never been learned"
-        + (f"; gone: {', '.join(map(printable_name, gone))}" if gone else ""),
-    )
+    lost = f"; gone: {', '.join(map(printable_name, gone))}" if gone else ""
+    say(f"{len(files)} images are taken out, as if they had never been learned{lost}")
 
 
-def merge_models(paths: Sequence[Path], path: Path, out: Console) -> None:
+def merge_models(paths: Sequence[Path], path: Path) -> None:
     """Write the model that has seen what several models have seen."""
     with told_if_interrupted(path) as before:
         if path.exists():
@@ -147,7 +137,7 @@ def merge_models(paths: Sequence[Path], path: Path, out: Console) -> None:
                 raise DataError(f"{other} cannot be merged with {paths[0]}: {error}") from None
         make_place(path)
         replace_model(path, merged, before)
-    say(out, f"merged {len(paths)} models: {len(merged.life.known)} classes; wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"merged {len(paths)} models: {len(merged.life.known)} classes; wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _opened(path: Path) -> EncodedModel:
@@ -156,25 +146,3 @@ def _opened(path: Path) -> EncodedModel:
     if not path.is_file():
         raise ConfigError(f"{path}: no such model file")
     return open_encoded(path)
-
-
-def inspect_photos(path: Path, *, html: Path | None, as_json: bool, force: bool, out: Console) -> None:
-    model = open_encoded(path)
-    if html is not None:
-        check_output(html, "html", [path], force=force)
-        write_output(html, "html", encoded_page(path, model).html().encode(), [path], force=force)
-        say(out, f"wrote {html}")
-    facts = encoded_facts(path, model)
-    if as_json:
-        print(json.dumps(facts))
-        return
-    if html is not None:
-        return
-    say(out, f"{path}: {facts['bytes'] / 1e6:.1f} MB, encoder {model.identity.name} ({model.identity.digest[:12]}), head {model.head.name}")
-    for row in facts["classes"]:
-        say(out, f"{printable_name(row['label'])}: {row['images']} images, first in call {row['call']}")
-    for row in facts["calls"]:
-        held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
-        say(out, f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
-    for label, answer, share in confusions(model)[:3]:
-        say(out, f"about {100 * share:.0f} % of images of {printable_name(label)} are taken for {printable_name(answer)}")

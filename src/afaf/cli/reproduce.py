@@ -6,62 +6,80 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
+import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.progress import GridDisplay, headline
-from afaf.cli.signals import stopping
+from afaf.cli.consoles import ERR, OUT, say, say_styled
+from afaf.cli.options import SEEDS, AtOnceOption, DataOption, DeviceOption, OnOption, PrecisionOption, SetOption
 from afaf.errors import ConfigError, unknown
-from afaf.runs.config import parse_set, read_toml
-from afaf.runs.events import Event, Warned
-from afaf.sweeps.executor import find_executor
-from afaf.sweeps.experiments import Experiment, Planned, read_experiments
-from afaf.sweeps.reproduce import LineStored, Reproduction
-from afaf.sweeps.store import Line, Store, canonical
-from afaf.training.precision import Precision
+
+if TYPE_CHECKING:
+    from afaf.sweeps.experiments import Experiment, Planned
+    from afaf.sweeps.reproduce import Reproduction
 
 SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
 
 
-def reproduce_experiments(
-    console: Console,
-    display_console: Console,
-    experiments: Path,
-    results: Path,
-    names: Sequence[str],
-    *,
-    seeds: int | None,
-    again: bool,
-    limit_minutes: float | None,
-    jobs_at_once: int | None,
-    on: str,
-    device: str,
-    precision: str | None,
-    settings: Sequence[str],
-    data: Path | None,
-) -> bool:
-    """Carry out what is missing; whether everything asked for is there now, or was only stopped by the time limit."""
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments by name, or `all`; without a name they are listed.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", **SEEDS)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
+    missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
+    limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
+    jobs_at_once: AtOnceOption = None,
+    on: OnOption = "local",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = None,
+    results: Annotated[
+        Path | None, typer.Option(help="The folder of results (default: as [tool.afaf] of pyproject.toml says, else results).")
+    ] = None,
+    experiments: Annotated[
+        Path | None, typer.Option(help="The folder of experiments (default: as [tool.afaf] of pyproject.toml says, else experiments).")
+    ] = None,
+    set_: SetOption = [],
+    data: DataOption = None,
+) -> None:
+    """Do the runs of experiments that are not in the results folder yet; each is kept as soon as it ends.
+
+    `afaf report RESULTS` shows them.
+    """
+    from afaf.cli.progress import GridDisplay, headline
+    from afaf.cli.signals import stopping
+    from afaf.runs.events import Event, Warned
+    from afaf.sweeps.executor import find_executor
+    from afaf.sweeps.reproduce import LineStored, Reproduction
+    from afaf.sweeps.store import Store
+    from afaf.training.precision import Precision
+
+    experiments, results = experiments or folder_for("experiments"), results or folder_for("results")
+    if list_ or not names:
+        list_experiments(experiments, results, names or [], seeds, set_)
+        return
     if limit_minutes is not None and not limit_minutes > 0:
         raise ConfigError(f"--limit-minutes {limit_minutes:g}: give a number above 0")
     if precision is not None and precision not in get_args(Precision):
         raise ConfigError(unknown("precision", precision, get_args(Precision)))
     deadline = None if limit_minutes is None else time.monotonic() + SAFETY * 60 * limit_minutes
-    chosen = asked_for(experiments, names, seeds, settings)
+    chosen = asked_for(experiments, names, seeds, set_)
     with stopping() as stop:
         executor = find_executor(on, device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
         Store(results).prepare([experiment.name for experiment in chosen])
-        reproduction = Reproduction(chosen, Store(results), executor, data=data, again=again)
-        display, failures = _display(display_console, reproduction), 0
+        reproduction = Reproduction(chosen, Store(results), executor, data=data, again=not missing)
+        already = reproduction.already
+        total = already + len(reproduction.missing)
+        display, failures = GridDisplay(ERR, total, already=already, seconds_left=lambda: reproduction.seconds_left), 0
 
         def on_event(event: Event) -> None:
             nonlocal failures
             if isinstance(event, LineStored):
                 failures += "failed" in event.line
-                display.ended(event.job, _outcome(event.line))
+                metrics = {"ACC": event.line.get("acc"), "BWT": event.line.get("bwt"), "task-IL": event.line.get("acc_task_il")}
+                done = headline(metrics, event.line["seconds"], len(event.line.get("warnings", ())))
+                display.ended(event.job, str(event.line.get("failed", done)))
             elif not isinstance(event, Warned):  # the line has the warnings
                 display.on_event(event)
 
@@ -69,17 +87,18 @@ def reproduce_experiments(
             with contextlib.closing(executor), display:
                 reproduction.carry_out({} if precision is None else {"run.precision": precision}, on_event)
         finally:
-            done = len(reproduction.done) if again else reproduction.written  # an interrupt may fall between a line and its count
+            done = len(reproduction.done) if not missing else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
             failed = f" ({failures} of them diverged or had no room)" if failures else ""
-            summary = f"{done} runs done{failed}, {reproduction.already} were there, {left} left; results in {results}/"
-            console.print(escape(summary) + _how_to_go_on(reproduction, done, left, again), soft_wrap=True)
+            summary = f"{done} runs done{failed}, {already} were there, {left} left; results in {results}/"
+            say(summary + _how_to_go_on(reproduction, done, left, again=not missing))
     for message, runs in reproduction.errors_by_message().items():
-        console.print(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}", soft_wrap=True)
-    return not reproduction.errors
+        say_styled(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}")
+    if reproduction.errors:
+        raise typer.Exit(1)
 
 
-def _how_to_go_on(reproduction: Reproduction, done: int, left: int, again: bool) -> str:
+def _how_to_go_on(reproduction: Reproduction, done: int, left: int, *, again: bool) -> str:
     """What the same command would do, where that helps."""
     if not left or reproduction.errors:  # which are told next
         return ""
@@ -92,15 +111,18 @@ def _how_to_go_on(reproduction: Reproduction, done: int, left: int, again: bool)
 
 def asked_for(experiments: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> list[Experiment]:
     """Experiments by name, with as many seeds and the further settings that were asked for."""
+    from afaf.runs.config import parse_set
+    from afaf.sweeps.experiments import read_experiments
+    from afaf.sweeps.store import canonical
+
     chosen, more = read_experiments(experiments, names, seeds), canonical(parse_set(settings))
     return [experiment.with_settings(more) for experiment in chosen] if more else chosen
 
 
-def list_experiments(
-    console: Console, experiments: Path, results: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str] = ()
-) -> None:
+def list_experiments(experiments: Path, results: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> None:
     """What is complete; of the experiments named also which runs are missing."""
     from afaf.report.measured import failure
+    from afaf.sweeps.store import Store
 
     lines = Store(results).read()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -116,15 +138,17 @@ def list_experiments(
         failed = sum(run.key in lines and failure(lines[run.key]) is not None for run in experiment.runs)
         about = f"{experiment.title} ({experiment.feeds})"
         table.add_row(escape(experiment.name), str(total), str(failed or ""), state, escape(about))
-    console.print(table)
+    OUT.print(table)
     if names:
         for experiment in chosen:
             for shape, missing_seeds in by_shape(experiment.missing(lines)).items():
-                console.print(f"missing: {escape(shape)}, seeds {missing_seeds}", soft_wrap=True, highlight=False)
+                say(f"missing: {shape}, seeds {missing_seeds}")
 
 
 def folder_for(purpose: str) -> Path:
     """The folder of experiments or results that [tool.afaf] of ./pyproject.toml names; without it, ./experiments or ./results."""
+    from afaf.runs.config import read_toml
+
     path = Path("pyproject.toml")
     table = read_toml(path) if path.exists() else {}
     named = table.get("tool", {}).get("afaf", {}).get(purpose, purpose)
@@ -139,15 +163,3 @@ def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
     for run in runs:
         shapes.setdefault(str(run).rpartition(", seed")[0], []).append(str(run.seed))
     return {shape: " ".join(seeds) for shape, seeds in shapes.items()}
-
-
-def _display(console: Console, reproduction: Reproduction) -> GridDisplay:
-    total = reproduction.already + len(reproduction.missing)
-    return GridDisplay(console, total, already=reproduction.already, seconds_left=lambda: reproduction.seconds_left)
-
-
-def _outcome(line: Line) -> str:
-    if "failed" in line:
-        return str(line["failed"])
-    metrics = {"ACC": line["acc"], "BWT": line["bwt"], "task-IL": line["acc_task_il"]}
-    return headline(metrics, line["seconds"], len(line.get("warnings", ())))

@@ -3,57 +3,54 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
+import typer
 
-from afaf.cli.consoles import say
-from afaf.cli.photos import encoder_for
+from afaf.cli.consoles import say, warn
+from afaf.cli.options import DeviceOption
 from afaf.errors import ConfigError
 
 NEEDED = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
 SHORT = 16  # characters of a token below which it may be guessed
 
 
-def serve_model(
-    path: Path,
-    *,
-    host: str,
-    port: int,
-    token: str | None,
-    hosts: Sequence[str],
-    encoder: str,
-    device: str,
-    read_only: bool,
-    limits: Mapping[str, Any],
-    out: Console,
-    stderr: Console,
+def serve(
+    file: Annotated[Path, typer.Argument(help="The model file; it need not be there yet: it begins with the first class taught.")],
+    host: Annotated[str, typer.Option(help="The address to listen at; another than the local one needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token: Annotated[str | None, typer.Option(envvar="AFAF_TOKEN", help="A secret that every request must give.")] = None,
+    allow_host: Annotated[list[str], typer.Option(help="Another name by which the server is reached; may be repeated.")] = [],
+    read_only: Annotated[bool, typer.Option("--read-only", help="Answer, but neither teach nor change.")] = False,
+    rate: Annotated[float, typer.Option(help="Requests of one client in a second; 0: any number.", min=0.0)] = 50.0,
+    encoder: Annotated[str, typer.Option(help="New model: as for afaf learn; auto, none or a name.")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
-    """Serve a model file until Ctrl-C."""
+    """Serve a page and an HTTP API where a model is taught and asked. Needs afaf\\[serve]."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"afaf serve needs {', '.join(missing)}: pip install 'afaf[serve]'")
     if token is not None and (not token or not token.isascii() or not token.isprintable() or token != token.strip()):
         raise ConfigError("--token: use letters, digits and signs without spaces around them")
+    from afaf.cli.photos import encoder_for
+    from afaf.serve import server
     from afaf.serve.limits import Limits
-    from afaf.serve.server import serve
     from afaf.serve.service import Options
 
     if token is not None and len(token) < SHORT:
-        stderr.print(f"warning: a token of {len(token)} characters can be guessed: use {SHORT} or more", highlight=False)
-    if read_only and not path.exists():
-        raise ConfigError(f"{path}: no such model, and with --read-only none can be begun")
-    name = encoder_for(path, encoder, None, {}, stderr)
-    options = Options(name, device, read_only, token, tuple(hosts), Limits(**limits))
+        warn(f"a token of {len(token)} characters can be guessed: use {SHORT} or more")
+    if read_only and not file.exists():
+        raise ConfigError(f"{file}: no such model, and with --read-only none can be begun")
+    name = encoder_for(file, encoder, None, {})
+    options = Options(name, device, read_only, token, tuple(allow_host), Limits(rate=rate, burst=4 * rate))
 
     def ready(address: str) -> None:
-        say(out, f"{path} is served at {address} ; Ctrl-C ends it")
+        say(f"{file} is served at {address} ; Ctrl-C ends it")
         if token is not None:
-            say(out, f"to open the page with the token already in it: {address}#token=TOKEN")
+            say(f"to open the page with the token already in it: {address}#token=TOKEN")
 
     try:
-        serve(path, host, port, options, ready)
+        server.serve(file, host, port, options, ready)
     except KeyboardInterrupt:
-        say(out, "stopped; the model file is whole")
+        say("stopped; the model file is whole")

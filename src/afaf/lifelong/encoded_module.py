@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import json
-import logging
-import warnings
 from typing import Any
 
 import torch
@@ -17,7 +13,7 @@ from afaf.encoders.find import tensor_of
 from afaf.errors import ConfigError
 from afaf.heads.features import evened
 from afaf.lifelong.encoded import EncodedModel
-from afaf.storage.onnx_file import need
+from afaf.storage.exported import exported_program
 
 
 class EncodedModule(nn.Module):
@@ -54,35 +50,11 @@ class EncodedModule(nn.Module):
         return logits, torch.softmax(logits / self.temperature, 1)
 
 
-def exported_program(model: EncodedModel) -> Any:
+def encoded_program(model: EncodedModel) -> Any:
     """The module as a torch.export program, for a batch of any size."""
     size = model.identity.preprocessing.size
-    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    module = EncodedModule(model).eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    module = EncodedModule(model).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     try:
-        with torch.no_grad():
-            return torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        return exported_program(module, torch.zeros(2, size, size, 3, dtype=torch.uint8))
     except Exception as error:  # torch.export has many, and an encoder may be anything
         raise ConfigError(f"PyTorch cannot export the encoder {model.identity.name}: {str(error)[:200]}") from None
-
-
-def torch_bytes(program: Any, labels: list[Any], about: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tensors that are views, which are saved whole
-        torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(labels), "afaf.json": json.dumps(about)})
-    return buffer.getvalue()
-
-
-def onnx_bytes(program: Any, labels: list[Any], about: dict[str, Any]) -> bytes:
-    """Written by PyTorch's own exporter, which needs onnxscript."""
-    need("onnxscript")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        written = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits", "probabilities"], verbose=False)
-    assert written is not None
-    proto = written.model_proto
-    need("onnx").helper.set_model_props(proto, {"labels": json.dumps(labels), "afaf": json.dumps(about)})
-    data: bytes = proto.SerializeToString()
-    return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,16 @@ from numpy.typing import NDArray
 from afaf.errors import ConfigError, FileError
 from afaf.files import fill, write_output
 from afaf.files.marks import Format
-from afaf.lifelong import encoded_module
 from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.encoded_module import encoded_program
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import AnyModel
 from afaf.storage.compacted import Inference, InferenceModule, for_inference, random_pixels
-from afaf.storage.onnx_file import need, onnx_bytes
+from afaf.storage.exported import exported_program, need, onnx_bytes, torch_bytes
 
 Kind = Literal["onnx", "torch"]
 FORMATS: dict[Kind, Format] = {"onnx": "onnx", "torch": "pt2"}
+BYTES = {"onnx": onnx_bytes, "torch": torch_bytes}
 Answer = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]  # pixels -> logits, probabilities
 RANDOM = 64  # images of noise that an export is tried on, in batches of different sizes
 ENCODED_RANDOM = 5  # the same, for a model with an encoder
@@ -108,8 +108,8 @@ def _network(model: Lifelong, kind: Kind, dense: bool) -> Prepared:
         "input": list(inference.input_shape),
         "temperature": model.temperature,
     }
-    data = (onnx_bytes if kind == "onnx" else torch_bytes)(inference, about)
-    return Prepared(data, random_pixels(inference, RANDOM).numpy(), inference.weights, model.spec.dense_params)
+    program, noise = exported_program(InferenceModule(inference), random_pixels(inference, 2)), random_pixels(inference, RANDOM).numpy()
+    return Prepared(BYTES[kind](program, inference.labels, about), noise, inference.weights, model.spec.dense_params)
 
 
 def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
@@ -120,11 +120,10 @@ def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
         "input": [size, size, 3],
         "temperature": model.temperature,
     }
-    program, labels = encoded_module.exported_program(model), list(model.life.known)
-    data = (encoded_module.onnx_bytes if kind == "onnx" else encoded_module.torch_bytes)(program, labels, about)
+    program = encoded_program(model)
     noise = np.random.default_rng(0).integers(0, 256, (ENCODED_RANDOM, size, size, 3), dtype=np.uint8)
     weights = sum(tensor.numel() for tensor in program.state_dict.values())
-    return Prepared(data, noise, weights, weights)
+    return Prepared(BYTES[kind](program, list(model.life.known), about), noise, weights, weights)
 
 
 def difference_of(model: AnyModel, answer: Answer, pixels: NDArray[Any]) -> float:
@@ -142,16 +141,6 @@ def difference_from(logits: NDArray[Any], temperature: float, answer: Answer, pi
     got = [np.concatenate(parts) for parts in zip(*found, strict=True)]
     scale = max(1.0, float(np.abs(logits).max()))
     return max(float(np.abs(got[0] - logits).max()) / scale, float(np.abs(got[1] - probabilities).max()))
-
-
-def torch_bytes(inference: Inference, about: dict[str, Any]) -> bytes:
-    """A torch.export program with a dynamic batch; labels.json and afaf.json are among its extra files."""
-    module = InferenceModule(inference).eval()
-    example = random_pixels(inference, 2)
-    program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=1 << 20)},))
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(inference.labels), "afaf.json": json.dumps(about)})
-    return buffer.getvalue()
 
 
 def open_torch(path: Path) -> Answer:

@@ -1,7 +1,7 @@
 """The operations on a layer's values, each defined once. The products between layers are in products.py.
 
-An operation has its torch forward (evaluating and training), the size of its output, its result for a constant input, its ONNX export,
-and whether a CUDA kernel can fuse it with its neighbours. No other module asks which operation it is.
+An operation has its torch forward (evaluating and training), the size of its output, its result for a constant input, and whether a CUDA
+kernel can fuse it with its neighbours. No other module asks which operation it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -47,13 +47,6 @@ class TrainingStep(Protocol):
 
     def batch_statistics(self, layer: int) -> Tensor | bool: ...
     def dropout_factors(self, layer: int, rate: float, h: Tensor) -> Tensor: ...
-
-
-class OnnxGraph(Protocol):
-    """An ONNX graph under construction; values are known by name."""
-
-    def constant(self, name: str, tensor: Tensor | Any) -> str: ...
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -101,9 +94,6 @@ class Operation:
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         return height, width
 
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        raise NotImplementedError
-
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
         """The kernel that does this operation too, after what it does already; None if there is none."""
         return None
@@ -117,9 +107,6 @@ class ReLU(Operation):
 
     def train_inplace(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
         return F.relu_(h)
-
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return graph.node("Relu", h)
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
         return replace(kernel, relu=True) if kernel in (FusedKernel(), FusedKernel(norm=True)) else None
@@ -144,9 +131,6 @@ class Dropout(Operation):
 
     def train_inplace(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
         return h.mul_(step.dropout_factors(layer, self.rate, h)) if self.random else h
-
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return h
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
         return replace(kernel, dropout=self.rate) if kernel == FusedKernel(relu=True) else None
@@ -178,9 +162,6 @@ class MaxPool(Operation):
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         return windows(height, self.size, self.stride, self.padding), windows(width, self.size, self.stride, self.padding)
 
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return graph.node("MaxPool", h, kernel_shape=[self.size] * 2, strides=[self.stride] * 2, pads=[self.padding] * 4)
-
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
         return replace(kernel, pool=True) if kernel.relu and not (kernel.norm or kernel.pool) and self == MaxPool() else None
 
@@ -202,9 +183,6 @@ class MeanPool(Operation):
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         return windows(height, self.size, self.stride, 0), windows(width, self.size, self.stride, 0)
 
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return graph.node("AveragePool", h, kernel_shape=[self.size] * 2, strides=[self.stride] * 2)
-
 
 class GlobalMean(Operation):
     """The mean over all positions, whatever the size of the image."""
@@ -219,9 +197,6 @@ class GlobalMean(Operation):
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         return 1, 1
-
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        return graph.node("GlobalAveragePool", h)
 
 
 class BatchNorm(Operation):
@@ -251,11 +226,6 @@ class BatchNorm(Operation):
             norm.mean.copy_(torch.where(mask, moved.mean, norm.mean))
             norm.var.copy_(torch.where(mask, moved.var, norm.var))
         return result
-
-    def export(self, graph: OnnxGraph, h: str, norm: Norm | None, layer: int) -> str:
-        assert norm is not None
-        numbers = [graph.constant(f"norm_{layer}_{name}", tensor) for name, tensor in norm.tensors().items()]
-        return graph.node("BatchNormalization", h, *numbers, epsilon=EPSILON)
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
         return FusedKernel(norm=True) if kernel == FusedKernel() else None

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from afaf.network.ops import OnnxGraph, Size, windows
+from afaf.network.ops import Size, windows
 
 
 @dataclass(frozen=True)
 class Product:
     """W h + b for weights shaped (outputs, inputs, block)."""
 
-    name: ClassVar[str]  # in descriptions and in the names of layers
     group: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
     maps: ClassVar[bool]  # it reads and writes maps, not rows of units
     diagonal: ClassVar[bool] = False  # neuron i leads into neuron i alone, which is the same neuron: weights are (neurons, 1, block)
@@ -44,13 +43,10 @@ class Product:
         """Numbers that `sample_importance` holds for each image, given the number of weights and of unfolded inputs."""
         return 0
 
-    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Convolution(Product):
-    name, group, maps = "conv", "conv", True
+    group, maps = "conv", True
     kernel: int = 3
     stride: int = 1
     padding: int = 0  # zeros around the maps
@@ -78,13 +74,6 @@ class Convolution(Product):
     def sample_floats(self, weights: int, unfolded: int) -> int:
         return weights + unfolded
 
-    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
-        numbers = graph.constant(f"weight_{l}", self._kernels(weight)), graph.constant(f"bias_{l}", bias)
-        return graph.node("Conv", h, *numbers, **self._window(weight))
-
-    def _window(self, weight: Tensor) -> dict[str, Any]:
-        return {"kernel_shape": [self.kernel] * 2, "strides": [self.stride] * 2, "pads": [self.padding] * 4}
-
     def _kernels(self, weight: Tensor) -> Tensor:
         return weight.reshape(*weight.shape[:2], self.kernel, self.kernel)
 
@@ -93,7 +82,7 @@ class Convolution(Product):
 class Depthwise(Convolution):
     """Each map has a kernel of its own."""
 
-    name, diagonal = "depthwise", True
+    diagonal = True
 
     @property
     def plain(self) -> bool:
@@ -110,12 +99,9 @@ class Depthwise(Convolution):
     def sample_floats(self, weights: int, unfolded: int) -> int:
         return weights + unfolded * weights // self.kernel**2
 
-    def _window(self, weight: Tensor) -> dict[str, Any]:
-        return {**super()._window(weight), "group": len(weight)}
-
 
 class Dense(Product):
-    name, group, maps = "dense", "fc", False
+    group, maps = "fc", False
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(h.flatten(1), weight.flatten(1), bias)
@@ -129,7 +115,3 @@ class Dense(Product):
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
         """a(delta x input) = a(delta) a(input), so the sum over images is one product of matrices."""
         return size(delta).T @ size(inputs.flatten(1))
-
-    def export(self, graph: OnnxGraph, h: str, weight: Tensor, bias: Tensor, l: int) -> str:
-        numbers = graph.constant(f"weight_{l}", weight.flatten(1)), graph.constant(f"bias_{l}", bias)
-        return graph.node("Gemm", graph.node("Flatten", h, axis=1), *numbers, transB=1)

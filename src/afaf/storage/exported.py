@@ -1,0 +1,59 @@
+"""A module that answers with logits and probabilities as the bytes of a file: a torch.export program, or ONNX (needs the extra `onnx`)."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from afaf.errors import ConfigError
+from afaf.files.marks import PROGRAM
+from afaf.version import __version__
+
+OPSET, IR = 18, 8  # read by ONNX Runtime 1.14 and later
+
+
+def need(name: str) -> Any:
+    """A package that comes with the extra."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError(f"this needs the package {name}, which is not installed: pip install 'afaf[onnx]'") from None
+
+
+def exported_program(module: nn.Module, example: Tensor) -> Any:
+    """The module as a torch.export program, for a batch of any size; `example` is a batch of two."""
+    with torch.no_grad():
+        return torch.export.export(module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+
+
+def torch_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
+    """labels.json and afaf.json are among its extra files."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tensors that are views, which are saved whole
+        torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(labels), "afaf.json": json.dumps(about)})
+    return buffer.getvalue()
+
+
+def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
+    """Written by PyTorch's own exporter, which needs onnxscript; `labels` and `about` are in its metadata."""
+    need("onnxscript")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
+    names: Any = {"input_names": ["images"], "output_names": ["logits", "probabilities"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
+    assert written is not None
+    proto = written.model_proto
+    proto.ir_version, proto.producer_name, proto.producer_version = IR, PROGRAM, __version__
+    need("onnx").helper.set_model_props(proto, {"labels": json.dumps(labels), "afaf": json.dumps(about)})
+    data: bytes = proto.SerializeToString()
+    return data
