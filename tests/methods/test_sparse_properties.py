@@ -56,7 +56,7 @@ def test_nothing_new_flows_into_a_fixed_neuron(world: World) -> None:
 
     def watch(learner: Learner, context: TaskContext) -> None:
         for l, edge in enumerate(learner.network.spec.edges[:-1], 1):
-            assert not bool(learner.ledger.owned_by(l, context.task)[fixed[edge.target_stream]].any())
+            assert not bool(learner.ledger.owned_by(l, context.task)[fixed[edge.target_group]].any())
 
     world.learn(before_task=remember, after_start=watch, after_epoch=watch)
 
@@ -83,7 +83,7 @@ def test_the_past_is_bit_identical(world: World) -> None:
                 assert torch.equal(old, new)
                 assert torch.equal(past["parameters"].biases[l - 1], learner.network.bias(l))
             if l < learner.network.spec.E:
-                still = past["fixed"][learner.network.spec.edge(l).target_stream]
+                still = past["fixed"][learner.network.spec.edge(l).target_group]
                 assert torch.equal(past["parameters"].biases[l - 1][still], learner.network.bias(l)[still])
 
     world.learn(before_task=remember, after_task=watch)
@@ -112,7 +112,7 @@ def test_how_many_neurons_a_task_fixes(world: World) -> None:
         record = ledger.record_of(context.task)
         assert record is not None
         sizes = world.method.sizes_of(world.spec, context.task, len(context.classes))  # type: ignore[attr-defined]
-        for l in spec.hidden_streams:
+        for l in spec.hidden_groups:
             fresh = int(((ledger.fixed(l) > 0) & (before[l] == 0)).sum())
             selected = record.selected(spec, l)
             if l == spec.last_hidden:
@@ -187,7 +187,7 @@ def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_a
         record, logits = learner.ledger.record_of(context.task), learner.network(probe(world.spec))
         assert record is not None
         allocated = method.sizes_of(world.spec, context.task, len(context.classes)).alloc
-        for s in world.spec.hidden_streams:
+        for s in world.spec.hidden_groups:
             selected = record.selected(world.spec, s)
             assert bool(learner.ledger.is_fixed(s)[selected].all())
             more += len(selected) > allocated[s]
@@ -221,7 +221,7 @@ def test_a_reusing_task_draws_where_algorithm_1_allows(world: World) -> None:
             assert not bool(learner.ledger.owned_by(l, context.task).any())
         for c in record.classes:
             for l in range(record.l_reuse, spec.E + 1):
-                source, target = spec.edge(l).source_stream, spec.edge(l).target_stream
+                source, target = spec.edge(l).source_group, spec.edge(l).target_group
                 if source > 1:
                     candidates = set(c.candidates[source].tolist()) if source in c.candidates else set()
                     assert set(c.sources[l].tolist()) == candidates | set(record.free[source].tolist())

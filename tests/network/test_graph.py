@@ -1,4 +1,4 @@
-"""Networks as graphs: shapes, streams, cuts, forward passes and costs of residual networks, and their files."""
+"""Networks as graphs: shapes, groups, cuts, forward passes and costs of residual networks, and their files."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_costs_are_what_the_products_compute() -> None:
     assert counted[0] == sum(edge.weights * edge.positions for edge in spec.edges)
 
 
-def test_streams_and_cuts_of_a_resnet() -> None:
+def test_groups_and_cuts_of_a_resnet() -> None:
     spec = describe("resnet10", (3, 32, 32), 10, width=4)
-    assert [spec.layer(s).size for s in spec.hidden_streams] == [4, 4, 8, 8, 16, 16, 32, 32]  # a stage, its inner layer, and so on
-    assert spec.last_hidden == spec.layers[-2].stream
-    assert spec.layer(spec.last_hidden).group == "output"
-    assert {edge.group for edge in spec.edges} == {"conv", "output"}
+    assert [spec.layer(s).size for s in spec.hidden_groups] == [4, 4, 8, 8, 16, 16, 32, 32]  # a stage, its inner layer, and so on
+    assert spec.last_hidden == spec.layers[-2].group
+    assert spec.layer(spec.last_hidden).role == "output"
+    assert {edge.role for edge in spec.edges} == {"conv", "output"}
     for l in spec.edge_numbers:
         cut = spec.cut_below(l)
         assert cut < spec.edge(l).target
@@ -224,7 +224,7 @@ def test_a_depthwise_convolution_is_pytorchs() -> None:
     ).eval()  # fmt: skip
     spec = describe(module, (2, 9, 8), 4)
     assert [edge.shape for edge in spec.edges] == [(6, 2, 9), (6, 1, 9), (9, 6, 1), (4, 9, 1)]
-    assert spec.layer(3).stream == spec.layer(2).stream
+    assert spec.layer(3).group == spec.layer(2).group
     network = Network(spec, initial=module_values(module, spec))
     for l in spec.edge_numbers:
         network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))

@@ -21,7 +21,7 @@ def test_the_papers_network_is_exact() -> None:
     assert [edge.block for edge in spec.edges] == [9, 9, 9, 36, 1, 1]
     assert [describe("alexnet", (3, 32, 32), n).dense_params for n in (10, 16, 40)] == [23_459_520, 23_471_808, 23_520_960]
     assert spec.L == 7
-    assert [edge.group for edge in spec.edges] == ["conv", "conv", "conv", "conv", "fc", "output"]
+    assert [edge.role for edge in spec.edges] == ["conv", "conv", "conv", "conv", "fc", "output"]
 
 
 def test_it_computes_what_pytorch_modules_compute() -> None:

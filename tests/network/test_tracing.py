@@ -56,7 +56,7 @@ def test_a_resnet_as_people_write_it_is_the_zoos() -> None:
     traced = NetworkSpec("traced", (3, 32, 32), trace(ResNet10(8, 7), torch.zeros(1, 3, 32, 32)), 10)
     zoo = describe("resnet10", (3, 32, 32), 10, width=8)
     assert [edge.weights for edge in traced.edges] == [edge.weights for edge in zoo.edges]
-    assert len(traced.streams) == len(zoo.streams)
+    assert len(traced.groups) == len(zoo.groups)
     assert [layer.ops for layer in traced.layers] == [layer.ops for layer in zoo.layers]
     assert [set(layer.inputs) for layer in traced.layers] == [set(layer.inputs) for layer in zoo.layers]
 

@@ -186,7 +186,7 @@ def show_learned(path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
 def capacity(model: Lifelong) -> dict[str, float]:
     """Percent of each hidden layer's neurons that are fixed."""
     ledger, spec = model.learner.ledger, model.spec
-    return {spec.layer(l).name: round(100 * float(ledger.is_fixed(l).double().mean()), 1) for l in spec.hidden_streams}
+    return {spec.layer(l).name: round(100 * float(ledger.is_fixed(l).double().mean()), 1) for l in spec.hidden_groups}
 
 
 def change_classes(path: Path, rename: Sequence[str], remove: Sequence[str]) -> None:

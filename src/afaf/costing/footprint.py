@@ -79,4 +79,4 @@ def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
 def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
     """Bytes of the ledger: the owner of every connection (or weight), and the task that fixed each neuron."""
     places = sum(edge.weights if unit == "weight" else edge.inputs * edge.outputs for edge in spec.edges)
-    return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.streams)}
+    return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.groups)}

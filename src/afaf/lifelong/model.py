@@ -370,7 +370,7 @@ class Lifelong:
         fixed = learner.ledger.fixed(last_hidden)
         own = fixed == task
         for l, edge in enumerate(self.spec.edges, 1):
-            if edge.target_stream == last_hidden:
+            if edge.target_group == last_hidden:
                 learner.release(l, (learner.ledger.owner(l) == task) & own[:, None, None])
         fixed[own] = 0
 

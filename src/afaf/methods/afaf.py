@@ -76,19 +76,19 @@ class AFAF(SpaceNet[AFAFOptions]):
         )
 
     def _candidates(self, learner: Learner, context: TaskContext, request: Request, class_id: int) -> Neurons:
-        """R_l^c of the streams from l_reuse on, taken at their last layers; the ablations reach into the last hidden layer too."""
+        """R_l^c of the groups from l_reuse on, taken at their last layers; the ablations reach into the last hidden layer too."""
         spec, options = request.spec, self.options
         last_hidden = spec.last_hidden
         activation = mean_activation(learner.network, context.data.batches(class_id=class_id))
 
         def choose(s: int, count: int) -> Tensor:
-            last = spec.streams[s][-1]
+            last = spec.groups[s][-1]
             return choose_candidates(activation[last], count, options.candidates, request.draw("candidates", s, class_id)).cpu()
 
         if options.l_reuse == spec.E:  # free neurons there would have no input: all sources are candidates
             return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}
-        streams = [s for s in spec.streams_from(options.l_reuse) if s != last_hidden or options.candidates_in_last_hidden]
-        return {s: choose(s, share(options.candidate_share, request.sizes.alloc[s])) for s in streams}
+        groups = [s for s in spec.groups_from(options.l_reuse) if s != last_hidden or options.candidates_in_last_hidden]
+        return {s: choose(s, share(options.candidate_share, request.sizes.alloc[s])) for s in groups}
 
 
 class AFAFPlus(AFAF):

@@ -101,7 +101,7 @@ class Method(CostModel, Generic[O]):
         return LearningPlan(task=context.task, loss=loss, outputs=outputs, **(how | rest))
 
 
-def rows_of(learner: Learner, classes: tuple[int, ...]) -> Tensor:
+def row_mask(learner: Learner, classes: tuple[int, ...]) -> Tensor:
     """A mask over the output rows."""
     rows = torch.zeros(learner.network.spec.n_classes, dtype=torch.bool, device=learner.network.device)
     rows[list(classes)] = True

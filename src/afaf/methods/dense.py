@@ -9,7 +9,7 @@ import torch
 
 from afaf.bounds import Positive
 from afaf.costing.kinds import DenseCosts
-from afaf.methods.base import Method, TaskContext, rows_of
+from afaf.methods.base import Method, TaskContext, row_mask
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
 from afaf.training.plan import LearningPlan
@@ -33,14 +33,14 @@ class DenseMethod(DenseCosts, Method[D]):
         for l in spec.edge_numbers:
             moving = torch.ones_like(ledger.owner(l), dtype=torch.bool)
             if l == spec.E:
-                moving &= rows_of(learner, self._moving_classes(learner, context))[:, None, None]
+                moving &= row_mask(learner, self._moving_classes(learner, context))[:, None, None]
             learner.network.initialise(l, moving & (ledger.owner(l) == 0))
             ledger.reassign(l, context.task, moving)
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network = learner.network
         biases = {l: torch.ones_like(network.bias(l)) for l in network.spec.edge_numbers}
-        biases[network.spec.E] *= rows_of(learner, self._moving_classes(learner, context))
+        biases[network.spec.E] *= row_mask(learner, self._moving_classes(learner, context))
         norms = {layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()}
         return self._plan(
             learner,

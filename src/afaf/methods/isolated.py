@@ -51,9 +51,9 @@ class Isolated(SpaceNet[IsolatedOptions]):
         """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's weights pay for."""
         blocks = {l: edge.block for l, edge in enumerate(spec.edges, 1)}
         budget = sum(count * blocks[l] for l, count in super().sizes_of(spec, task, n_classes).connections.items())
-        hidden = {l: share(self.options.share, spec.layer(l).size) for l in spec.hidden_streams}
+        hidden = {l: share(self.options.share, spec.layer(l).size) for l in spec.hidden_groups}
         alloc = {1: spec.layer(1).size, **hidden, spec.L: n_classes}
-        pairs = {l: edge.pairs(alloc[edge.source_stream], alloc[edge.target_stream]) for l, edge in enumerate(spec.edges, 1)}
+        pairs = {l: edge.pairs(alloc[edge.source_group], alloc[edge.target_group]) for l, edge in enumerate(spec.edges, 1)}
 
         def connections(parts: int) -> dict[int, int]:
             return {l: pairs[l] if l == spec.E else parts * pairs[l] // PARTS for l in pairs}

@@ -12,7 +12,7 @@ from afaf.network.spec import NetworkSpec
 def own_neurons(spec: NetworkSpec, record: Allocation, layer: int, unfixed: dict[int, Tensor]) -> Tensor:
     """1 for the neurons of a layer that the task has selected and that are not fixed."""
     selected = torch.zeros_like(unfixed[layer])
-    selected[record.selected(spec, spec.layer(layer).stream).to(selected.device)] = 1
+    selected[record.selected(spec, spec.layer(layer).group).to(selected.device)] = 1
     return selected * unfixed[layer]
 
 

@@ -15,7 +15,7 @@ import torch
 from afaf.bounds import CountOrZero, Percent
 from afaf.costing.kinds import PackNetCosts
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, Method, Predictor, TaskContext, rows_of
+from afaf.methods.base import Actions, Method, Predictor, TaskContext, row_mask
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -66,12 +66,12 @@ class PackNet(PackNetCosts, Method[PackNetOptions]):
         planted = context.task == 1 or self.options.start_at == "initial"
         for l in hidden:
             (learner if planted else ledger).claim(l, context.task, ledger.owner(l) == 0)
-        learner.claim(spec.E, context.task, (ledger.owner(spec.E) == 0) & rows_of(learner, context.classes)[:, None, None])
+        learner.claim(spec.E, context.task, (ledger.owner(spec.E) == 0) & row_mask(learner, context.classes)[:, None, None])
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network, first = learner.network, context.task == 1
         retrain_epochs = 0 if self._completes(context.task) else self.options.retrain_epochs
-        biases = {network.spec.E: rows_of(learner, context.classes).to(network.dtype)}
+        biases = {network.spec.E: row_mask(learner, context.classes).to(network.dtype)}
         if first:
             biases |= {l: torch.ones_like(network.bias(l)) for l in range(1, network.spec.E)}
         return self._plan(
@@ -83,7 +83,7 @@ class PackNet(PackNetCosts, Method[PackNetOptions]):
             biases=biases,
             norms={layer: torch.ones_like(norm.gain) for layer, norm in network.parameters.norms.items()} if first else {},
             norm_moves=first,
-            masked_outputs=~rows_of(learner, context.classes) if self.options.mask_other_rows else None,
+            masked_outputs=~row_mask(learner, context.classes) if self.options.mask_other_rows else None,
         )
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:

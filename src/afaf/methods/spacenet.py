@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from afaf.methods.base import Actions, TaskContext, rows_of
+from afaf.methods.base import Actions, TaskContext, row_mask
 from afaf.methods.own import own_biases, own_norms
 from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
@@ -65,7 +65,7 @@ class SpaceNet(SparseMethod[S]):
         biases = own_biases(network.spec, record, unfixed, norms)
         if options.biases == "unfixed":
             biases = {l: unfixed[edge.target] for l, edge in enumerate(network.spec.edges[:-1], 1)}
-        own_rows = rows_of(learner, context.classes)
+        own_rows = row_mask(learner, context.classes)
         return self._plan(
             learner,
             context,

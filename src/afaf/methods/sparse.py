@@ -57,7 +57,7 @@ class SparseMethod(SparseCosts, Method[S]):
         if not self.options.orthogonal_output and "fc" in fixed and fixed.get("output") == 100:
             fixed = {**fixed, "output": fixed["fc"]}
         asked = sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
-        return replace(asked, fixed={s: asked.alloc[s] for s in spec.hidden_streams}) if self.strict else asked
+        return replace(asked, fixed={s: asked.alloc[s] for s in spec.hidden_groups}) if self.strict else asked
 
     @property
     def strict(self) -> bool:
@@ -68,7 +68,7 @@ class SparseMethod(SparseCosts, Method[S]):
         ledger, spec, first = learner.ledger, learner.network.spec, task
         last_hidden = spec.last_hidden
         free = len(ledger.free_neurons(last_hidden))
-        limited = [l for l, edge in enumerate(spec.edges, 1) if edge.target_stream not in (last_hidden, spec.L)]
+        limited = [l for l, edge in enumerate(spec.edges, 1) if edge.target_group not in (last_hidden, spec.L)]
         unowned = {l: int((ledger.owner(l) == 0).all(2).sum()) for l in limited}
         while True:
             asked = self.sizes_of(spec, task, n_classes)

@@ -16,7 +16,7 @@ from torch import Tensor
 from afaf.network.spec import NetworkSpec
 
 Unit = Literal["connection", "weight"]
-Neurons = dict[int, Tensor]  # stream -> sorted indices
+Neurons = dict[int, Tensor]  # group -> sorted indices
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ClassAllocation:
     """The neurons of one class: its candidates, and the neurons that its new connections may join."""
 
     class_id: int
-    candidates: Neurons = field(default_factory=dict)  # R_l^c, by stream
+    candidates: Neurons = field(default_factory=dict)  # R_l^c, by group
     sources: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may start from
     targets: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may lead into
 
@@ -35,7 +35,7 @@ class Allocation:
 
     task: int
     l_reuse: int  # connections were added in W_l for l >= l_reuse; 1 when the task reuses nothing
-    free: Neurons  # S_l, by stream
+    free: Neurons  # S_l, by group
     classes: tuple[ClassAllocation, ...]
 
     def sources(self, l: int) -> Tensor:
@@ -46,25 +46,25 @@ class Allocation:
         """Union over the classes of the neurons that W_l may lead into."""
         return _union([c.targets[l] for c in self.classes if l in c.targets])
 
-    def selected(self, spec: NetworkSpec, stream: int) -> Tensor:
-        """Every neuron of a stream that takes part in the task's sub-network."""
+    def selected(self, spec: NetworkSpec, group: int) -> Tensor:
+        """Every neuron of a group that takes part in the task's sub-network."""
         numbered = list(enumerate(spec.edges, 1))
-        sources = [c.sources[l] for c in self.classes for l, edge in numbered if edge.source_stream == stream and l in c.sources]
-        targets = [c.targets[l] for c in self.classes for l, edge in numbered if edge.target_stream == stream and l in c.targets]
+        sources = [c.sources[l] for c in self.classes for l, edge in numbered if edge.source_group == group and l in c.sources]
+        targets = [c.targets[l] for c in self.classes for l, edge in numbered if edge.target_group == group and l in c.targets]
         return _union(sources + targets)
 
 
 class Ledger:
     """`owner(l)` of W_l is (outputs, inputs, 1) for connections as unit, (outputs, inputs, block) for single weights.
 
-    `fixed(layer)` is (size,): layers of one stream have it in common.
+    `fixed(layer)` is (size,): layers of one group have it in common.
     """
 
     def __init__(self, spec: NetworkSpec, unit: Unit = "connection", device: torch.device | str = "cpu"):
         self.unit: Unit = unit
         self.owners = [torch.zeros(_owner_shape(edge.shape, unit), dtype=torch.int16, device=device) for edge in spec.edges]
-        self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.streams}
-        self._stream = {number: layer.stream for number, layer in enumerate(spec.layers, 1)}
+        self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.groups}
+        self._group = {number: layer.group for number, layer in enumerate(spec.layers, 1)}
         self.records: list[Allocation] = []
         self.keeps_past = True  # no connection has changed its owner: the network after each earlier task can be restored
 
@@ -73,7 +73,7 @@ class Ledger:
 
     def fixed(self, layer: int) -> Tensor:
         """For each neuron of a layer the task that fixed it."""
-        return self.fixed_by[self._stream[layer]]
+        return self.fixed_by[self._group[layer]]
 
     def owned_by(self, l: int, task: int) -> Tensor:
         return self.owners[l - 1] == task
@@ -104,7 +104,7 @@ class Ledger:
         self.owners[l - 1][where] = 0
 
     def fix(self, layer: int, task: int, neurons: Tensor) -> None:
-        """Fix neurons for a task, in all layers of the stream; those fixed before keep the task that fixed them."""
+        """Fix neurons for a task, in all layers of the group; those fixed before keep the task that fixed them."""
         fixed = self.fixed(layer)
         fixed[neurons[fixed[neurons] == 0]] = task
 
@@ -115,12 +115,12 @@ class Ledger:
         """Append unowned output rows."""
         last = self.owners[-1]
         self.owners[-1] = torch.cat([last, last.new_zeros(rows, *last.shape[1:])])
-        classes = max(self._stream)
+        classes = max(self._group)
         self.fixed_by[classes] = torch.cat([self.fixed_by[classes], self.fixed_by[classes].new_zeros(rows)])
 
     def to(self, device: torch.device | str) -> Ledger:
         self.owners = [owner.to(device) for owner in self.owners]
-        self.fixed_by = {stream: fixed.to(device) for stream, fixed in self.fixed_by.items()}
+        self.fixed_by = {group: fixed.to(device) for group, fixed in self.fixed_by.items()}
         return self
 
 
@@ -135,11 +135,11 @@ def _union(parts: list[Tensor]) -> Tensor:
 
 
 def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor]) -> dict[int, Tensor]:
-    """By stream, the marked neurons and all those from which one of them is reached through `live` (outputs, inputs) connections.
+    """By group, the marked neurons and all those from which one of them is reached through `live` (outputs, inputs) connections.
 
-    In a residual stream a neuron may lead back into its own stream, so it repeats until nothing is added.
+    In a residual network a neuron may lead back into its own group, so it repeats until nothing is added.
     """
-    reached = {stream: neurons.clone() for stream, neurons in marked.items()}
+    reached = {group: neurons.clone() for group, neurons in marked.items()}
     grows = True
     while grows:
         grows = False
@@ -147,9 +147,9 @@ def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor
             edge = spec.edge(l)
             if edge.diagonal:  # the same neurons
                 continue
-            sources = reached[edge.source_stream]
-            more = live[l - 1][reached[edge.target_stream]].any(dim=0) & ~sources
+            sources = reached[edge.source_group]
+            more = live[l - 1][reached[edge.target_group]].any(dim=0) & ~sources
             if bool(more.any()):
-                reached[edge.source_stream] = sources | more
-                grows = grows or len(spec.streams) < spec.L
+                reached[edge.source_group] = sources | more
+                grows = grows or len(spec.groups) < spec.L
     return reached

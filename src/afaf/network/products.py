@@ -16,7 +16,7 @@ from afaf.network.ops import Size, windows
 class Product:
     """W h + b for weights shaped (outputs, inputs, block)."""
 
-    group: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
+    role: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
     maps: ClassVar[bool]  # it reads and writes maps, not rows of units
     diagonal: ClassVar[bool] = False  # neuron i leads into neuron i alone, which is the same neuron: weights are (neurons, 1, block)
 
@@ -46,7 +46,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Convolution(Product):
-    group, maps = "conv", True
+    role, maps = "conv", True
     kernel: int = 3
     stride: int = 1
     padding: int = 0  # zeros around the maps
@@ -101,7 +101,7 @@ class Depthwise(Convolution):
 
 
 class Dense(Product):
-    group, maps = "fc", False
+    role, maps = "fc", False
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(h.flatten(1), weight.flatten(1), bias)

@@ -2,9 +2,9 @@
 
 A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reached by one product (a convolution or a dense layer) of an
 earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
-layer of its own, which the sum then adds. Layers that identity edges join form one residual *stream*: neuron i is the same neuron in all
-of them, free or fixed in all at once. A depthwise convolution, too, carries each neuron on, with a connection of its own: neuron i to
-neuron i. A stream is known by the number of its first layer.
+layer of its own, which the sum then adds. Layers that identity edges join, as in a residual network, form a *group*: neuron i is the same
+neuron in all of them, free or fixed in all at once. A depthwise convolution, too, carries each neuron on, with a connection of its own:
+neuron i to neuron i. A group is known by the number of its first layer.
 
 A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
 between a map and a dense neuron. Numbers count from 1, as in the paper. Its network is the simplest graph: W_l joins layers l and l+1.
@@ -26,7 +26,7 @@ from afaf.errors import ConfigError
 from afaf.network.ops import Operation, parse_operation
 from afaf.network.products import Convolution, Dense, Depthwise, Product
 
-Group = Literal["input", "conv", "fc", "output", "classes"]
+Role = Literal["input", "conv", "fc", "output", "classes"]
 Kind = Literal["conv", "depthwise", "dense", "sum"]
 Extent = Annotated[int, Within(1, 1 << 12)]
 
@@ -70,16 +70,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class NeuronLayer:
-    """Layer l: `group` says which percentage of the settings applies ('output' is the last hidden layer's stream, as in the paper)."""
+    """Layer l: `role` says which percentage of the settings applies ('output' is the last hidden layer's group, as in the paper)."""
 
     name: str
     size: int
-    group: Group
+    role: Role
     positions: int  # values of one neuron once its operations are done: height x width of a map, 1 of a dense neuron
     inputs: tuple[int, ...]  # layers that it is reached from
     edge: int | None  # l of the W_l that leads into it; None: it is the sum of its inputs
     ops: tuple[Operation, ...]
-    stream: int  # the first layer of its stream
+    group: int  # the first layer of its group
 
     @property
     def has_norm(self) -> bool:
@@ -94,13 +94,13 @@ class Edge:
     product: Product
     source: int
     target: int
-    source_stream: int
-    target_stream: int
+    source_group: int
+    target_group: int
     inputs: int
     outputs: int
     block: int
     positions: int  # places the block is applied at: output positions of a convolution, 1 of a dense layer
-    group: Group  # which density applies
+    role: Role  # which density applies
 
     @property
     def diagonal(self) -> bool:
@@ -170,21 +170,21 @@ class NetworkSpec:
         return self.edges[l - 1]
 
     @cached_property
-    def streams(self) -> dict[int, tuple[int, ...]]:
-        """The layers of each stream, by its number, in order."""
+    def groups(self) -> dict[int, tuple[int, ...]]:
+        """The layers of each group, by its number, in order."""
         found: dict[int, tuple[int, ...]] = {}
         for number, layer in enumerate(self.layers, 1):
-            found[layer.stream] = (*found.get(layer.stream, ()), number)
+            found[layer.group] = (*found.get(layer.group, ()), number)
         return found
 
     @property
-    def hidden_streams(self) -> tuple[int, ...]:
-        return tuple(self.streams)[1:-1]
+    def hidden_groups(self) -> tuple[int, ...]:
+        return tuple(self.groups)[1:-1]
 
     @property
     def last_hidden(self) -> int:
-        """The stream that the output reads."""
-        return self.edges[-1].source_stream
+        """The group that the output reads."""
+        return self.edges[-1].source_group
 
     @cached_property
     def normed_layers(self) -> tuple[int, ...]:
@@ -195,10 +195,10 @@ class NetworkSpec:
         """Whether each layer is reached from the one before alone, by a product that shifts nothing: what the CUDA kernels compute."""
         return all(edge.source == edge.target - 1 and edge.product.plain for edge in self.edges) and self.E == self.L - 1
 
-    def streams_from(self, l: int) -> tuple[int, ...]:
-        """The hidden streams that W_l and the edges after it start from or lead into."""
-        ends = {stream for edge in self.edges[l - 1 :] for stream in (edge.source_stream, edge.target_stream)}
-        return tuple(stream for stream in self.hidden_streams if stream in ends)
+    def groups_from(self, l: int) -> tuple[int, ...]:
+        """The hidden groups that W_l and the edges after it start from or lead into."""
+        ends = {group for edge in self.edges[l - 1 :] for group in (edge.source_group, edge.target_group)}
+        return tuple(group for group in self.hidden_groups if group in ends)
 
     def reached_from(self, layers: set[int]) -> set[int]:
         """These layers and all later ones that depend on them."""
@@ -268,7 +268,7 @@ def _build(spec: NetworkSpec) -> Built:
     hidden = [*spec.hidden, Layer("dense", spec.n_classes, ())]
     inputs = [_inputs(spec, number, layer) for number, layer in enumerate(hidden, 2)]
     products = [layer.product for layer in hidden]
-    streams, groups = _streams(hidden, inputs), _groups(products, inputs)
+    groups, roles = _groups(hidden, inputs), _roles(products, inputs)
     counts = Counter[str]()
     layers = [NeuronLayer("input", sizes[0], "input", prod(shapes[0]), (), None, (), 1)]
     edges: list[Edge] = []
@@ -276,8 +276,8 @@ def _build(spec: NetworkSpec) -> Built:
         counts[layer.kind] += 1
         name = "classes" if number == spec.L else f"{layer.kind} {counts[layer.kind]}"
         ops = _operations(spec, name, layer)
-        stream = streams[number - 1]
-        group: Group = "classes" if number == spec.L else "output" if stream == streams[inputs[-1][0] - 1] else groups[stream - 1]
+        group = groups[number - 1]
+        role: Role = "classes" if number == spec.L else "output" if group == groups[inputs[-1][0] - 1] else roles[group - 1]
         size, edge = shapes[below[0] - 1], None
         product = products[number - 2]
         if layer.carries_on:
@@ -286,16 +286,16 @@ def _build(spec: NetworkSpec) -> Built:
             edge, source = len(edges) + 1, below[0]
             block = product.block(prod(size))
             size = _fitting(spec, name, product.output_size(*size))
-            density = "output" if number == spec.L else group if source == 1 else groups[source - 1]
+            density = "output" if number == spec.L else role if source == 1 else roles[source - 1]
             edges.append(
                 Edge(
-                    f"W_{edge}", product, source, number, streams[source - 1], streams[number - 1],
+                    f"W_{edge}", product, source, number, groups[source - 1], group,
                     1 if product.diagonal else sizes[source - 1], layer.neurons, block, prod(size), density,
                 )
             )  # fmt: skip
         for operation in ops:
             size = _fitting(spec, name, operation.output_size(*size))
-        layers.append(NeuronLayer(name, layer.neurons, group, prod(size), below, edge, ops, streams[number - 1]))
+        layers.append(NeuronLayer(name, layer.neurons, role, prod(size), below, edge, ops, group))
         sizes.append(layer.neurons)
         shapes.append(size)
     return tuple(layers), tuple(edges)
@@ -320,9 +320,9 @@ def _inputs(spec: NetworkSpec, number: int, layer: Layer) -> tuple[int, ...]:
     return inputs
 
 
-def _streams(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
-    """The stream of each layer: sums and depthwise convolutions have the neurons of the layers below."""
-    first = list(range(len(hidden) + 2))  # an earlier layer of the same stream, or the layer itself
+def _groups(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
+    """The group of each layer: sums and depthwise convolutions have the neurons of the layers below."""
+    first = list(range(len(hidden) + 2))  # an earlier layer of the same group, or the layer itself
 
     def find(number: int) -> int:
         while first[number] != number:
@@ -338,12 +338,12 @@ def _streams(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
     return [find(number) for number in range(1, len(hidden) + 2)]
 
 
-def _groups(products: list[Product | None], inputs: list[tuple[int, ...]]) -> list[Group]:
-    """For each layer the group of the product that leads into it, or into the first of those it adds."""
-    groups: list[Group] = ["input"]
+def _roles(products: list[Product | None], inputs: list[tuple[int, ...]]) -> list[Role]:
+    """For each layer the role of the product that leads into it, or into the first of those it adds."""
+    roles: list[Role] = ["input"]
     for product, below in zip(products, inputs, strict=True):
-        groups.append(groups[below[0] - 1] if product is None else product.group)
-    return groups
+        roles.append(roles[below[0] - 1] if product is None else product.role)
+    return roles
 
 
 def _input(spec: NetworkSpec) -> tuple[int, tuple[int, int]]:

@@ -56,7 +56,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     """Connections by owning task, neurons sorted by the task that fixed or first used them; below, each layer's neurons counted."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     tasks = sorted(model.learner.classes_of)
-    orders = {s: _by_first_task(spec, ledger, s) for s in spec.streams}
+    orders = {s: _by_first_task(spec, ledger, s) for s in spec.groups}
     width = 2.3 * spec.E + 1.2
     figure = _figure(width, 5.6)
     grid = figure.add_gridspec(
@@ -65,8 +65,8 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     for l, edge in enumerate(spec.edges, 1):
         owner = ledger.owner(l).amax(2).cpu().numpy()
         axes = figure.add_subplot(grid[0, l - 1])
-        placed = owner[orders[edge.target_stream]]
-        placed = placed if edge.diagonal else placed[:, orders[edge.source_stream]]
+        placed = owner[orders[edge.target_group]]
+        placed = placed if edge.diagonal else placed[:, orders[edge.source_group]]
         axes.imshow(_owner_image(placed, tasks), aspect="auto", interpolation="nearest")
         owned = 100 * float((ledger.owner(l) > 0).float().mean())
         between = as_written(" → ".join(spec.ends(l)))
@@ -157,8 +157,8 @@ def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float
 
 def _count_neurons(axes: Axes, spec: NetworkSpec, ledger: Ledger, tasks: list[int]) -> None:
     """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
-    names = [spec.layer(s).name for s in spec.hidden_streams]
-    for row, l in enumerate(spec.hidden_streams):
+    names = [spec.layer(s).name for s in spec.hidden_groups]
+    for row, l in enumerate(spec.hidden_groups):
         fixed = ledger.fixed(l).cpu().numpy()
         used = (first_users(spec, ledger, l) < NOBODY) & (fixed == 0)
         parts = [(task_colour(t), (fixed == t).mean()) for t in tasks] + [(FREE_USED, used.mean())]

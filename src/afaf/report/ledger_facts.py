@@ -59,7 +59,7 @@ def owned_layers(model: Model) -> list[OwnedLayer]:
 def neuron_layers(model: Model) -> list[LayerUse]:
     ledger, spec = model.learner.ledger, model.learner.network.spec
     layers = []
-    for l in spec.hidden_streams:
+    for l in spec.hidden_groups:
         fixed = ledger.fixed(l).cpu().numpy()
         tasks, counts = np.unique(fixed[fixed > 0], return_counts=True)
         used = int(((fixed == 0) & (first_users(spec, ledger, l) < NOBODY)).sum())
@@ -68,7 +68,7 @@ def neuron_layers(model: Model) -> list[LayerUse]:
     return layers
 
 
-def first_users(spec: NetworkSpec, ledger: Ledger, stream: int) -> NDArray[np.int16]:
+def first_users(spec: NetworkSpec, ledger: Ledger, group: int) -> NDArray[np.int16]:
     """The first task that owns a connection into or out of each neuron of a hidden layer, or a weight of one; NOBODY where none does.
 
     Out of it counts too: a candidate may be drawn upon before anything leads into it.
@@ -76,8 +76,8 @@ def first_users(spec: NetworkSpec, ledger: Ledger, stream: int) -> NDArray[np.in
     users = []
     for owner, edge in zip(ledger.owners, spec.edges, strict=True):
         tasks = owner.masked_fill(owner == 0, NOBODY)
-        users += [tasks.amin((1, 2))] if edge.target_stream == stream else []
-        users += [tasks.amin((0, 2))] if edge.source_stream == stream and not edge.diagonal else []
+        users += [tasks.amin((1, 2))] if edge.target_group == group else []
+        users += [tasks.amin((0, 2))] if edge.source_group == group and not edge.diagonal else []
     return np.asarray(torch.stack(users).amin(0).cpu().numpy())
 
 

@@ -62,25 +62,25 @@ def for_inference(
     """The part of a network that computes the outputs; `labels` maps the labels to keep to their rows. `dense` keeps all neurons."""
     spec = learner.network.spec
     rows = torch.tensor(list(labels.values()))
-    kept = {s: torch.arange(spec.layer(s).size) for s in spec.streams} if dense else neurons_that_answer(learner, rows)
+    kept = {s: torch.arange(spec.layer(s).size) for s in spec.groups} if dense else neurons_that_answer(learner, rows)
     kept[spec.L] = rows
     whole, edges = learner.network.parameters, spec.edges
     weights = [
-        weight.detach().cpu()[kept[edge.target_stream]][:, edge.columns(kept[edge.source_stream])].clone()
+        weight.detach().cpu()[kept[edge.target_group]][:, edge.columns(kept[edge.source_group])].clone()
         for weight, edge in zip(whole.weights, edges, strict=True)
     ]
-    biases = [b.detach().cpu()[kept[e.target_stream]].clone() for b, e in zip(whole.biases, edges, strict=True)]
+    biases = [b.detach().cpu()[kept[e.target_group]].clone() for b, e in zip(whole.biases, edges, strict=True)]
     norms = {
-        layer: Norm(*(t.detach().cpu()[kept[spec.layer(layer).stream]] for t in norm.tensors().values()))
+        layer: Norm(*(t.detach().cpu()[kept[spec.layer(layer).group]] for t in norm.tensors().values()))
         for layer, norm in whole.norms.items()
     }
     return Inference(spec, Parameters(weights, biases, norms), tuple(labels), preparation, bytes_in, temperature)
 
 
 def neurons_that_answer(learner: Learner, rows: Tensor) -> dict[int, Tensor]:
-    """The neurons of each stream from which one of these outputs can be reached through live connections; of the input, all."""
+    """The neurons of each group from which one of these outputs can be reached through live connections; of the input, all."""
     spec = learner.network.spec
-    reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool) for s in spec.streams}
+    reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool) for s in spec.groups}
     reach[spec.L][rows] = True
     live = [(weight.detach().cpu() != 0).any(dim=2) for weight in learner.network.parameters.weights]
     reach = reached_back(spec, live, reach)

@@ -156,7 +156,7 @@ def _needed(about: Description, dtype: torch.dtype) -> dict[str, Expected]:
         for task in about.snapshots:
             last = l == spec.E  # after an early task there may have been fewer output rows
             needed[f"after/{task}/bias/{l}"] = _up_to(dtype, edge.outputs) if last else _exactly(dtype, edge.outputs)
-    needed |= {f"fixed/{s}": _exactly(torch.int16, spec.layer(s).size) for s in spec.streams}
+    needed |= {f"fixed/{s}": _exactly(torch.int16, spec.layer(s).size) for s in spec.groups}
     for layer in about.spec.normed_layers:
         for prefix in ("norm", *(f"after/{task}/norm" for task in about.snapshots)):
             needed |= {f"{prefix}/{layer}/{name}": _exactly(dtype, spec.layer(layer).size) for name in NORM}
@@ -175,7 +175,7 @@ def _optional(name: str, about: Description, dtype: torch.dtype, within_task: bo
     if not within_task:
         return None
     match path:
-        case ["importance", "neurons"] if l in spec.streams:
+        case ["importance", "neurons"] if l in spec.groups:
             return _exactly(dtype, spec.layer(l).size)
         case ["importance", "places" | "values" as kind] if l in spec.edge_numbers:
             return _up_to(torch.int64 if kind == "places" else dtype, spec.edge(l).weights)
@@ -199,8 +199,8 @@ def _record_layer(path: list[str], number: int, about: Description) -> int | Non
 
 
 def counted_layer(spec: NetworkSpec, part: str, number: int) -> int | None:
-    """The layer whose neurons a part of a record counts: sources and targets go by l of W_l, all else by stream."""
+    """The layer whose neurons a part of a record counts: sources and targets go by l of W_l, all else by group."""
     if part in ("sources", "targets"):
         edge = spec.edge(number) if number in spec.edge_numbers else None
         return None if edge is None else edge.source if part == "sources" else edge.target
-    return number if number in spec.streams else None
+    return number if number in spec.groups else None

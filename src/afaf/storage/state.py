@@ -106,7 +106,7 @@ def build(about: Description, tensors: Tensors, device: torch.device) -> Learner
         ledger.owners[l - 1] = _owners(tensors, about, f"owner/{l}")
         network.parameters.biases[l - 1] = tensors[f"bias/{l}"]
         _place(network.weight(l), ledger.owner(l) > 0, tensors[f"weights/{l}"], f"W_{l}")
-    ledger.fixed_by = {s: _owners(tensors, about, f"fixed/{s}") for s in about.spec.streams}
+    ledger.fixed_by = {s: _owners(tensors, about, f"fixed/{s}") for s in about.spec.groups}
     network.parameters.norms = {layer: _norm(tensors, f"norm/{layer}") for layer in about.spec.normed_layers}
     network.snapshots = {task: _snapshot(about, tensors, task) for task in about.snapshots}
     ledger.records = [_record(about, record, tensors) for record in about.records]

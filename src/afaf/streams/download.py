@@ -114,7 +114,7 @@ def download(remote: Remote, target: Path, progress: Progress = quiet) -> None:
             _download_from(url, remote, target, progress)
             return
         except (DataError, OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a mirror that is not a URL
-            problems.append(f"  {url}: {_reason(error)}")
+            problems.append(f"  {url}: {str(getattr(error, 'reason', None) or error) or type(error).__name__}")
     raise DataError(
         f"could not download {remote.name}:\n" + "\n".join(problems) + "\nTry again later (the download will be resumed), "
         f"name a mirror in AFAF_MIRROR, or put the file at {target} yourself and run the command again"
@@ -266,11 +266,6 @@ def _copy(response: Any, out: Any, done: int, total: int | None, at_most: int, r
 def _md5(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    return str(reason) or type(error).__name__
 
 
 @contextmanager

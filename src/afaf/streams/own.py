@@ -72,12 +72,6 @@ class Options:
         if self.order and self.class_order is not None:
             raise ConfigError("give class_order or the file `order`, not both")
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Options:
-        """Check options given by name, on a command line or in a config."""
-        checked: Options = build(cls, options)
-        return checked
-
     @property
     def side(self) -> int | None:
         return self.size or None
@@ -88,7 +82,7 @@ def stream_from_folder(path: Path | str, **options: Any) -> Stream:
 
     Without a `train` folder, the folder's own subfolders are the classes. For the options see `Options`.
     """
-    path, chosen = Path(path).expanduser(), Options.of(options)
+    path, chosen = Path(path).expanduser(), build(Options, options)
     _check_folder(path, "name one with train/CLASS/ image files")
     root = training_root(path)
     train = _read_classes(root, chosen)
@@ -101,7 +95,7 @@ def stream_from_npz(path: Path | str, **options: Any) -> Stream:
 
     Images are (n, h, w) or (n, h, w, c), uint8 or float; vectors are (n, features). For the options see `Options`.
     """
-    path, chosen = Path(path).expanduser(), Options.of(options)
+    path, chosen = Path(path).expanduser(), build(Options, options)
     arrays = read_arrays(path)
     train = _from_arrays(arrays["x_train"], arrays["y_train"], chosen, f"{path} (training)")
     test = _from_arrays(arrays["x_test"], arrays["y_test"], chosen, f"{path} (test)") if "x_test" in arrays else None
@@ -121,11 +115,13 @@ def stream_from_dataset(
     An image is a Pillow image, an array (h, w) or (h, w, c), or a tensor (h, w) or (c, h, w). `class_names` maps labels to names (by
     default the dataset's `classes` attribute). For the options see `Options`.
     """
-    chosen = Options.of(options)
+    chosen = build(Options, options)
     names = class_names if class_names is not None else getattr(train, "classes", None)
     train_images = _read_dataset(train, name, chosen)
     test_images = _read_dataset(test, f"{name} (test)", chosen) if test is not None else None
-    return _stream(name, train_images, test_images, chosen, _names_by_label(names, train_images.labels))
+    if names is not None and not isinstance(names, Mapping):  # a list that is indexed by the label
+        names = {label: str(names[label]) for label in set(train_images.labels.tolist()) if label in range(len(names))}
+    return _stream(name, train_images, test_images, chosen, names)
 
 
 @dataclass(frozen=True)
@@ -181,9 +177,6 @@ class _LabelledImages:
     def grey(self) -> bool:
         return self.images.ndim == 4 and self.images.shape[3] == 1
 
-    def in_colour(self) -> _LabelledImages:
-        return replace(self, images=with_channels(np.asarray(self.images), 3)) if self.grey else self
-
 
 def _check_folder(path: Path, advice: str) -> None:
     if not path.is_dir():
@@ -192,8 +185,12 @@ def _check_folder(path: Path, advice: str) -> None:
 
 def _read_classes(root: Path, options: Options) -> _LabelledImages:
     files = class_files(root)
-    large = options.side is not None and len(files) * options.side**2 * CHANNELS > IN_MEMORY
-    loaded = _decode_files(files, options) if large else _read_files(files, options.side, options.unreadable)
+    if options.side is not None and len(files) * options.side**2 * CHANNELS > IN_MEMORY:
+        report = partial(_report, total=len(files), unreadable=options.unreadable, remedy=REMEDY)
+        images, readable = decode([path for path, _ in files], options.side, report)
+        loaded = _LabelledImages(images, _label_array([files[number][1] for number in readable]))
+    else:
+        loaded = _read_files(files, options.side, options.unreadable)
     if not options.order and options.class_order is None:
         _check_no_class_lost((label for _, label in files), loaded.labels)
     return loaded
@@ -210,12 +207,6 @@ def _read_files(files: Sequence[tuple[Path, Hashable]], side: int | None, unread
         return read_image(files[i][0], side), files[i][1]
 
     return _read_all([str(path) for path, _ in files], read, unreadable, remedy)
-
-
-def _decode_files(files: Sequence[tuple[Path, Hashable]], options: Options) -> _LabelledImages:
-    report = partial(_report, total=len(files), unreadable=options.unreadable, remedy=REMEDY)
-    images, readable = decode([path for path, _ in files], options.size or 0, report)
-    return _LabelledImages(images, _label_array([files[number][1] for number in readable]))
 
 
 def _read_dataset(dataset: PairDataset, name: str, options: Options) -> _LabelledImages:
@@ -339,7 +330,7 @@ def _stream(
         if untrained:
             raise DataError(f"{name}: there are test images of {shortened(untrained)}, but no training images: add some or remove them")
         if test.grey != train.grey:
-            train, test = (split.in_colour() for split in (train, test))
+            train, test = (replace(split, images=with_channels(np.asarray(split.images), 3)) for split in (train, test))
     if options.augment != "none" and train.images.ndim != 4:
         raise ConfigError(f"{name}: augment={options.augment} is for images, these are vectors: leave it out")
     order = in_own_labels(options.order or options.class_order, train.labels)
@@ -387,11 +378,3 @@ def _measured(images: NDArray[Any] | StoredImages) -> Preparation:
     means = [float(share @ values) for share in shares]
     stds = [float(np.sqrt(share @ (values - mean) ** 2)) for share, mean in zip(shares, means, strict=True)]
     return Preparation(tuple(means), tuple(std if std > 0 else 1.0 for std in stds))
-
-
-def _names_by_label(names: Mapping[Any, str] | Sequence[str] | None, labels: NDArray[Any]) -> dict[Any, str] | None:
-    """Names from a mapping, or from a list that is indexed by the label."""
-    if names is None or isinstance(names, Mapping):
-        return dict(names) if names is not None else None
-    indices = range(len(names))
-    return {label: str(names[label]) for label in set(labels.tolist()) if isinstance(label, int) and label in indices}

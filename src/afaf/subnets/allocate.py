@@ -48,10 +48,10 @@ def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
     """Without reuse: in every hidden layer draw free neurons (`among` some of them), then connections among the pairs nobody owns."""
     spec, sizes = request.spec, request.sizes
     not_among = {} if among is None else {l: _without(request.ledger.free_neurons(l).cpu(), among[l]) for l in among}
-    free: Neurons = {s: draw_free(request, s, sizes.alloc[s], not_among.get(s)) for s in spec.hidden_streams}
+    free: Neurons = {s: draw_free(request, s, sizes.alloc[s], not_among.get(s)) for s in spec.hidden_groups}
     joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
-    sources = {l: joined[edge.source_stream] for l, edge in enumerate(spec.edges, 1)}
-    targets = {l: joined[edge.target_stream] for l, edge in enumerate(spec.edges, 1)}
+    sources = {l: joined[edge.source_group] for l, edge in enumerate(spec.edges, 1)}
+    targets = {l: joined[edge.target_group] for l, edge in enumerate(spec.edges, 1)}
     places = {l: draw_connections(request, l, sources[l], targets[l], sizes.connections[l], None, "all classes") for l in sources}
     classes = tuple(ClassAllocation(c, {}, sources, {**targets, spec.E: torch.tensor([c])}) for c in request.classes)
     return Subnetwork(Allocation(request.task, 1, free, classes), places)
@@ -67,19 +67,19 @@ def allocate_reusing(
 ) -> Subnetwork:
     """Algorithm 1: W_l, l >= l_reuse, gets new connections per class, from its candidates and the free neurons to those that are not fixed.
 
-    `candidates[c]` holds R_l^c for the streams that have candidates. With l_reuse = E (an ablation) only the output connections
+    `candidates[c]` holds R_l^c for the groups that have candidates. With l_reuse = E (an ablation) only the output connections
     are new, and they start from the candidates alone.
     """
     spec, ledger = request.spec, request.ledger
     free = _free_beside_candidates(request, candidates, l_reuse, candidate_share, candidates_in_last_hidden)
-    fixed = {l: torch.nonzero(ledger.is_fixed(l).cpu()).flatten() for l in spec.hidden_streams}
+    fixed = {l: torch.nonzero(ledger.is_fixed(l).cpu()).flatten() for l in spec.hidden_groups}
     pixels, nobody = torch.arange(spec.layer(1).size), torch.empty(0, dtype=torch.int64)
     classes, places = [], dict[int, Tensor]()
     for c in request.classes:
         sources: Neurons = {}
         targets: Neurons = {}
         for l in range(l_reuse, spec.E + 1):
-            below, above = spec.edge(l).source_stream, spec.edge(l).target_stream
+            below, above = spec.edge(l).source_group, spec.edge(l).target_group
             sources[l] = _union(candidates[c].get(below, nobody), pixels if below == 1 else free.get(below, nobody))
             if l == spec.E:
                 targets[l] = torch.tensor([c])
@@ -101,7 +101,7 @@ def _free_beside_candidates(
         return {}
     first = candidates[request.classes[0]]
     free: Neurons = {}
-    for l in spec.streams_from(l_reuse):
+    for l in spec.groups_from(l_reuse):
         alloc = request.sizes.alloc[l]
         all_free = l == spec.last_hidden and not in_last_hidden
         free[l] = draw_free(request, l, alloc if all_free else rest(candidate_share, alloc), first.get(l))

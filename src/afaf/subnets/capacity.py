@@ -18,13 +18,13 @@ def check_capacity(
     in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; the number is known only once it is
     learned.
     """
-    left: dict[int, list[int]] = {}  # neurons a task can draw at most, by stream and task
-    for l in spec.hidden_streams:
+    left: dict[int, list[int]] = {}  # neurons a task can draw at most, by group and task
+    for l in spec.hidden_groups:
         left[l] = []
         free = spec.layer(l).size
         for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
             last_hidden = l == spec.last_hidden
-            draws_free = first == 1 or (first < spec.E and l in spec.streams_from(first))
+            draws_free = first == 1 or (first < spec.E and l in spec.groups_from(first))
             left[l].append(min(free, size.alloc[l]))
             if not draws_free:
                 continue
@@ -63,7 +63,7 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
             pairs = edge.inputs * edge.outputs - (owned - asked)
             if first == 1:
                 drawn = {1: spec.layer(1).size, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
-                pairs = min(pairs, edge.pairs(drawn[edge.source_stream], drawn[edge.target_stream]))
+                pairs = min(pairs, edge.pairs(drawn[edge.source_group], drawn[edge.target_group]))
             if asked > pairs:
                 raise CapacityError(
                     f"task {task} does not fit: {edge.name} ({between}) is certain to have at most "

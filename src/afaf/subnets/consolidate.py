@@ -14,14 +14,14 @@ from afaf.subnets.sizes import Sizes
 def consolidate(
     spec: NetworkSpec, ledger: Ledger, importance: Importance, task: int, sizes: Sizes, *, orthogonal_output: bool, strict: bool = False
 ) -> None:
-    """Fix, of the neurons selected in each stream, the fixed_l most important (already fixed ones count towards the number).
+    """Fix, of the neurons selected in each group, the fixed_l most important (already fixed ones count towards the number).
 
     With `orthogonal_output` all of the task's neurons in the last hidden layer are fixed: no later task's output shares them.
     `strict` isolation fixes all of the task's neurons, so that its logits never change.
     """
     record = ledger.record_of(task)
     assert record is not None, f"task {task} has no sub-network"
-    for s in spec.hidden_streams:
+    for s in spec.hidden_groups:
         selected = record.selected(spec, s).to(ledger.fixed(s).device)
         keep_all = strict or (orthogonal_output and s == spec.last_hidden)
         count = len(selected) if keep_all else sizes.fixed[s]

@@ -18,7 +18,7 @@ class Importance:
     """Running sums over the steps of the present task.
 
     `connections[l-1]`, shaped like the owner of W_l: the sum of |change of weight x gradient| over the connection's block.
-    `neurons`, by stream: the sum over the steps of the running importance of a neuron's outgoing connections, so early steps weigh more.
+    `neurons`, by group: the sum over the steps of the running importance of a neuron's outgoing connections, so early steps weigh more.
     """
 
     connections: list[Tensor]
@@ -28,14 +28,14 @@ class Importance:
     def zeros(cls, spec: NetworkSpec, ledger: Ledger, dtype: torch.dtype = torch.float32) -> Importance:
         return cls(
             [torch.zeros(owner.shape, dtype=dtype, device=owner.device) for owner in ledger.owners],
-            {s: torch.zeros(spec.layer(s).size, dtype=dtype, device=ledger.owners[0].device) for s in spec.streams},
+            {s: torch.zeros(spec.layer(s).size, dtype=dtype, device=ledger.owners[0].device) for s in spec.groups},
         )
 
     def add(self, l: int, edge: Edge, change: Tensor) -> None:
         """Count one step of W_l, which is `edge`; `change` is |change of weight x gradient| for every weight."""
         connections = self.connections[l - 1]
         connections += change if connections.shape[2] == change.shape[2] else change.sum(2, keepdim=True)
-        self.neurons[edge.source_stream] += connections.sum(dim=(1, 2) if edge.diagonal else (0, 2))
+        self.neurons[edge.source_group] += connections.sum(dim=(1, 2) if edge.diagonal else (0, 2))
 
 
 class DropAndGrow:
@@ -93,7 +93,7 @@ class Field:
 
     def score(self, importance: Importance) -> Tensor:
         """(targets, sources): the product of the two neurons' importances; -1 where nothing may grow."""
-        above, below = importance.neurons[self.edge.target_stream], importance.neurons[self.edge.source_stream]
+        above, below = importance.neurons[self.edge.target_group], importance.neurons[self.edge.source_group]
         product = above[self.rows] * below[self.rows if self.edge.diagonal else self.columns]
         return torch.where(self.open, product, -1.0)
 

@@ -16,13 +16,13 @@ from afaf.errors import ConfigError, unknown
 from afaf.network.spec import NetworkSpec
 
 Percentage = Annotated[dict[str, float | dict[str, float]], Shorthand("all")]
-"""Percentages by group (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
+"""Percentages by role (conv, fc, output), by layer ("conv1", "dense2"; a density by "W_3") or for "all" layers; each value a number,
 or a table of task ranges: {"1-4": 17, "5-": 10}. The more specific entry wins; a range that misses a task leaves it to the next one."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Whole numbers for one task, by stream (`alloc`, `fixed`) and by l of W_l (`connections`)."""
+    """Whole numbers for one task, by group (`alloc`, `fixed`) and by l of W_l (`connections`)."""
 
     alloc: dict[int, int]
     connections: dict[int, int]
@@ -42,19 +42,19 @@ def rest(percent: float, of: int) -> int:
 def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Percentage, task: int, n_classes: int) -> Sizes:
     """alloc_l, n_l and fixed_l of a task (numbered from 1) that brings `n_classes` classes."""
     allocated = {1: spec.layer(1).size, spec.L: n_classes}
-    for s in spec.hidden_streams:
+    for s in spec.hidden_groups:
         allocated[s] = share(_of_layer(alloc, "sparse.alloc", spec, s, task), spec.layer(s).size)
     connections = {}
     for l, edge in enumerate(spec.edges, 1):
-        pairs = edge.pairs(allocated[edge.source_stream], allocated[edge.target_stream])
-        connections[l] = share(_look_up(density, [edge.name, edge.group, "all"], task, "sparse.density"), pairs)
-    kept = {s: share(_of_layer(fixed, "sparse.fixed", spec, s, task), allocated[s]) for s in spec.hidden_streams}
+        pairs = edge.pairs(allocated[edge.source_group], allocated[edge.target_group])
+        connections[l] = share(_look_up(density, [edge.name, edge.role, "all"], task, "sparse.density"), pairs)
+    kept = {s: share(_of_layer(fixed, "sparse.fixed", spec, s, task), allocated[s]) for s in spec.hidden_groups}
     return Sizes(allocated, connections, kept)
 
 
 def check_percentage(percentage: Percentage, section: str, spec: NetworkSpec) -> None:
     """Refuse keys that name no layer of this network, ranges that are none, and values outside 0..100."""
-    layers = {_key(spec, s) for s in spec.hidden_streams}
+    layers = {_key(spec, s) for s in spec.hidden_groups}
     if section.endswith("density"):
         layers = {edge.name for edge in spec.edges}
     valid = {"all", "conv", "fc", "output"} | layers
@@ -72,7 +72,7 @@ def _key(spec: NetworkSpec, l: int) -> str:
 
 
 def _of_layer(percentage: Percentage, section: str, spec: NetworkSpec, l: int, task: int) -> float:
-    return _look_up(percentage, [_key(spec, l), spec.layer(l).group, "all"], task, section)
+    return _look_up(percentage, [_key(spec, l), spec.layer(l).role, "all"], task, section)
 
 
 def _look_up(percentage: Percentage, names: list[str], task: int, section: str) -> float:

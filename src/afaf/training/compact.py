@@ -72,38 +72,38 @@ class CompactEngine:
         learn_epochs(learner, plan, data, on_epoch, first_epoch, learn_epoch)
 
 
-Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sorted; the same for all layers of a stream
+Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sorted; the same for all layers of a group
 
 
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
-    """The selected neurons of each stream and their cone; whole streams where a moving norm needs all of them.
+    """The selected neurons of each group and their cone; whole groups where a moving norm needs all of them.
 
     A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
     and what matters stays the same until the task is learned. A dead neuron at the trunk's top changes nothing and nothing it leads into
     learns from it; on a GPU it is gathered all the same: captured steps need a constant number of connections.
     """
     spec, ledger, device = learner.network.spec, learner.ledger, learner.network.device
-    if not plan.in_part:
+    if not plan.part_suffices:
         return {number: torch.arange(layer.size, device=device) for number, layer in enumerate(spec.layers, 1)}
     record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
-    whole = {1} | {spec.layer(layer).stream for layer in spec.normed_layers if plan.needs_whole(layer)}
-    marked = {s: torch.full((spec.layer(s).size,), s in whole, device=device) for s in spec.streams}
+    whole = {1} | {spec.layer(layer).group for layer in spec.normed_layers if plan.needs_whole(layer)}
+    marked = {s: torch.full((spec.layer(s).size,), s in whole, device=device) for s in spec.groups}
     marked[spec.L] = torch.ones_like(marked[spec.L]) if plan.masked_outputs is None else ~plan.masked_outputs
     if record is not None:
-        for s in spec.hidden_streams:
+        for s in spec.hidden_groups:
             marked[s][record.selected(spec, s).to(device)] = True
     live = [((owner > 0) if record is None else (owner > 0) & (owner != plan.task)).any(dim=2) for owner in ledger.owners]
     cone = reached_back(spec, live, marked)
     if spec.is_chain and device.type == "cpu":
         cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
-        above = {s: cone[s] if s >= top else marked[s] for s in spec.streams}
+        above = {s: cone[s] if s >= top else marked[s] for s in spec.groups}
         cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
     norms_by_neuron = plan.norm_neurons is not None  # then padding with free neurons is simpler, see `_by_batch`
-    by_stream = {}
+    by_group = {}
     for s, neurons in cone.items():
-        free = ~ledger.is_fixed(s) if norms_by_neuron and s in spec.hidden_streams else None
-        by_stream[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), free)
-    return {number: by_stream[layer.stream] for number, layer in enumerate(spec.layers, 1)}
+        free = ~ledger.is_fixed(s) if norms_by_neuron and s in spec.hidden_groups else None
+        by_group[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), free)
+    return {number: by_group[layer.group] for number, layer in enumerate(spec.layers, 1)}
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
@@ -139,10 +139,10 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         norms={layer: mask[kept[layer]] for layer, mask in plan.norms.items()},
         norm_neurons=_by_batch(learner, plan, kept),
         grad_mask={l: part for l, mask in plan.grad_mask.items() if not bool((part := mask[kept[l]]).all())},
-        entry=trunk_top(learner, plan) if plan.in_part else 1,
+        entry=trunk_top(learner, plan) if plan.part_suffices else 1,
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
-        resting=None if all_rows else whole.parameters.biases[-1],
+        output_biases=None if all_rows else whole.parameters.biases[-1],
         buffers={name: _gathered(spec, name, tensor, kept) for name, tensor in whole.buffers.items()},
     )
 
@@ -197,7 +197,7 @@ def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
         edge = work.spec.edge(l)
         _put(network.parameters.weights[l - 1], work.parameters.weights[l - 1], kept, edge)
         _put(importance.connections[l - 1], work.importance.connections[l - 1], kept, edge)
-        importance.neurons[edge.source_stream][kept[edge.source]] = work.importance.neurons[edge.source_stream]
+        importance.neurons[edge.source_group][kept[edge.source]] = work.importance.neurons[edge.source_group]
     for l in work.biases:
         network.parameters.biases[l - 1][kept[work.spec.edge(l).target]] = work.parameters.biases[l - 1]
     for layer, norm in network.parameters.norms.items():

@@ -97,7 +97,7 @@ def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
         return 1
     if device.type != "cuda":
         return ROUND_TO
-    return ROUND_MAPS_TO_GPU if spec.layer(l).group == "conv" else ROUND_TO_GPU
+    return ROUND_MAPS_TO_GPU if spec.layer(l).role == "conv" else ROUND_TO_GPU
 
 
 def rounded_up(marked: Tensor, to: int, preferred: Tensor | None = None) -> Tensor:

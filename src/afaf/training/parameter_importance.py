@@ -85,10 +85,10 @@ def batch_importance(
     total = {name: torch.zeros_like(tensor) for name, tensor in protected_parameters(network.parameters).items()}
     for drawn in data.order(scope).split(batch_size * BATCHES_AT_ONCE):
         for samples, x, labels in zip(*(part.split(batch_size) for part in (drawn, *data.batch(drawn, scope))), strict=True):
-            live = _leaves(network.parameters)
+            leaves = _leaves(network.parameters)
             mode = _training(network.spec, scope, samples, norm_moves)
-            mean = measure(forward(network.spec, live, x, mode=mode), labels, samples).mean()
-            gradients = torch.autograd.grad(mean, list(protected_parameters(live).values()))
+            mean = measure(forward(network.spec, leaves, x, mode=mode), labels, samples).mean()
+            gradients = torch.autograd.grad(mean, list(protected_parameters(leaves).values()))
             torch._foreach_add_(list(total.values()), [size(gradient) for gradient in gradients], alpha=len(samples))
     return {name: tensor / len(data) for name, tensor in total.items()}
 

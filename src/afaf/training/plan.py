@@ -55,7 +55,7 @@ class LearningPlan:
     norm_neurons: dict[int, Tensor] | None = None  # layer -> 1 for neurons to which norm_moves applies (None: all); others use running ones
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     masked_outputs: Tensor | None = None  # output rows whose weights count as 0 in this task; only their biases enter the loss
-    logits_only: bool = False  # the loss reads logits and labels only, see `in_part`
+    logits_only: bool = False  # the loss reads logits and labels only, see `part_suffices`
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last,
     rewire_until: float = 100.0  # percent of the epochs
@@ -66,7 +66,7 @@ class LearningPlan:
     if_diverging: str = "lower learn.lr"  # advice if the loss is not finite
 
     @property
-    def in_part(self) -> bool:
+    def part_suffices(self) -> bool:
         """Whether an engine may compute with a part of the network: neither the loss nor the work after a step reads all of it."""
         return self.logits_only and self.after_step is None and self.penalty is None
 

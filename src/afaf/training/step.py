@@ -39,7 +39,7 @@ class Workspace:
     entry: int = 1  # steps begin at this layer; below is a trunk that does not train
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> indices of the kept neurons; absent if all are kept
     rows: Tensor | None = None  # indices of the kept output rows, None if all are kept
-    resting: Tensor | None = None  # biases of all output rows: the logits of those that are not kept
+    output_biases: Tensor | None = None  # of all rows: the logits of rows that are not kept; None if all are kept
     buffers: Named = field(default_factory=dict)  # the optimiser's, by BUFFER/PARAMETER
     coefficients: Sequence[Number] = ()  # the optimiser's, of the present step
     epoch_coefficients: Coefficients = field(default_factory=list)  # of every step of the present epoch
@@ -105,15 +105,15 @@ class Workspace:
         """The parameters as the task sees them, other tasks' output rows masked; where only its own rows are gathered, nothing is to do."""
         return parameters if self.rows is not None else mask_outputs(parameters, self.plan.masked_outputs)
 
-    def as_read(self, live: Parameters) -> Parameters:
+    def as_read(self, leaves: Parameters) -> Parameters:
         """The parameters as the products read them."""
-        return live
+        return leaves
 
     @torch.no_grad()
-    def update(self, live: Parameters) -> None:
+    def update(self, leaves: Parameters) -> None:
         """Let the optimiser change what may move, and add the importance of what moved."""
         plan = self.plan
-        moves = [(f"weight/{l}", live.weights[l - 1], mask) for l, mask in self.moving.items()] + self.small_moves(live)
+        moves = [(f"weight/{l}", leaves.weights[l - 1], mask) for l, mask in self.moving.items()] + self.small_moves(leaves)
         gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for _, tensor, mask in moves]
         scale = None if plan.clip is None else clip_scale([gradient.norm() for gradient in gradients if gradient is not None], plan.clip)
         for (name, tensor, mask), gradient in zip(moves, gradients, strict=True):
@@ -160,25 +160,25 @@ class Workspace:
         importance = [*self.importance.connections, *self.importance.neurons.values()]
         return [*self.parameters.weights, *self.parameters.biases, *norms, *importance, *self.buffers.values()]
 
-    def small_moves(self, live: Parameters) -> list[tuple[str, Tensor, Tensor]]:
+    def small_moves(self, leaves: Parameters) -> list[tuple[str, Tensor, Tensor]]:
         """Biases, gains and shifts that can move: name, tensor, mask."""
-        moves = [(f"bias/{l}", live.biases[l - 1], mask) for l, mask in self.biases.items()]
+        moves = [(f"bias/{l}", leaves.biases[l - 1], mask) for l, mask in self.biases.items()]
         for layer, mask in self.norms.items():
-            moves += [(f"gain/{layer}", live.norms[layer].gain, mask), (f"shift/{layer}", live.norms[layer].shift, mask)]
+            moves += [(f"gain/{layer}", leaves.norms[layer].gain, mask), (f"shift/{layer}", leaves.norms[layer].shift, mask)]
         return moves
 
 
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
-    live = work.leaves()
-    logits = forward(work.spec, work.masked(work.as_read(live)), h, mode=mode, start=work.entry).to(work.parameters.weights[-1].dtype)
-    if work.rows is not None and work.resting is not None:
-        logits = work.resting.repeat(len(h), 1).index_copy(1, work.rows, logits)
-    loss = work.plan.loss(Step(h, labels, logits, live))
+    leaves = work.leaves()
+    logits = forward(work.spec, work.masked(work.as_read(leaves)), h, mode=mode, start=work.entry).to(work.parameters.weights[-1].dtype)
+    if work.rows is not None and work.output_biases is not None:
+        logits = work.output_biases.repeat(len(h), 1).index_copy(1, work.rows, logits)
+    loss = work.plan.loss(Step(h, labels, logits, leaves))
     if work.plan.loss_penalty is not None:
-        loss = loss + work.plan.loss_penalty(live)
+        loss = loss + work.plan.loss_penalty(leaves)
     loss.backward()
-    work.update(live)
+    work.update(leaves)
     return loss.detach(), logits.detach()
 
 

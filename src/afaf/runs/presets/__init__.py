@@ -105,7 +105,7 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
         """Percent that are one connection, where each neuron has but one."""
         return float(-(-200 // edge.outputs)) if edge.diagonal else 0.0
 
-    shared = [l for l, edge in enumerate(spec.edges, 1) if edge.target_stream not in (spec.last_hidden, spec.L)]
+    shared = [l for l, edge in enumerate(spec.edges, 1) if edge.target_group not in (spec.last_hidden, spec.L)]
     return {
         "sparse": {
             "alloc": {"all": share} if strict else {"conv": 50.0, "fc": 50.0, "output": share},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,18 +67,9 @@ def _raw_chunks(path: Path, size: int, record: int) -> Iterator[NDArray[np.uint8
     with reading(path), open_regular(path) as file:
         for start in range(0, size, CHUNK):
             raw = buffer[: min(CHUNK, size - start)]
-            _fill(file, raw, path)
+            if file.readinto(raw.data) < raw.nbytes:
+                raise DataError(f"{path}: the file ended while it was read: was it being written? Try again")
             yield raw
-
-
-def _fill(file: BinaryIO, target: NDArray[np.uint8], path: Path) -> None:
-    view = target.data.cast("B")
-    filled = 0
-    while filled < len(view):
-        got = file.readinto(view[filled:])  # type: ignore[attr-defined]
-        if not got:
-            raise DataError(f"{path}: the file ended while it was read: was it being written? Try again")
-        filled += got
 
 
 def _open(train: Sequence[str], test: str, label_bytes: int, n_classes: int, at_most: int, folder: Path) -> dict[Part, Records]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from afaf.errors import DataError
 from afaf.files import open_regular
@@ -26,25 +25,20 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 def idx_records(images: Path, labels: Path, n_classes: int, at_most: int) -> Records:
     """Open 28x28 images and their labels, two IDX files, gzipped or not; refuse headers of more than `at_most` records."""
-    label_array = _read_labels(labels, at_most)
+    with reading(labels), _unzipped(labels) as file:
+        (n_labels,) = _header(file, labels, 1, at_most)
+        label_array = np.frombuffer(_exactly(file, n_labels, labels, f"{n_labels} labels"), np.uint8)
+        _ended(file, labels)
     check_labels(label_array, n_classes, labels)
-    with reading(images), _open_maybe_gzipped(images) as file:
+    with reading(images), _unzipped(images) as file:
         count = _header(file, images, 3, at_most)[0]
-    if count != len(label_array):
-        raise DataError(f"{images} promises {count} images, but {labels} has {len(label_array)} labels: they are not of one dataset")
+    if count != n_labels:
+        raise DataError(f"{images} promises {count} images, but {labels} has {n_labels} labels: they are not of one dataset")
     return Records(label_array, partial(_image_chunks, images, count, at_most))
 
 
-def _read_labels(path: Path, at_most: int) -> NDArray[np.uint8]:
-    with reading(path), _open_maybe_gzipped(path) as file:
-        (count,) = _header(file, path, 1, at_most)
-        labels = np.frombuffer(_exactly(file, count, path, f"{count} labels"), np.uint8)
-        _ended(file, path)
-        return labels
-
-
 def _image_chunks(path: Path, count: int, at_most: int) -> Iterator[Pixels]:
-    with reading(path), _open_maybe_gzipped(path) as file:
+    with reading(path), _unzipped(path) as file:
         _header(file, path, 3, at_most)
         for start in range(0, count, CHUNK):
             size = min(CHUNK, count - start)
@@ -53,24 +47,14 @@ def _image_chunks(path: Path, count: int, at_most: int) -> Iterator[Pixels]:
         _ended(file, path)
 
 
-def _open_maybe_gzipped(path: Path) -> IO[bytes]:
+@contextmanager
+def _unzipped(path: Path) -> Iterator[IO[bytes]]:
     """Detects gzip by content: browsers unpack .gz files and keep the name."""
-    file = open_regular(path)
-    zipped = file.read(2) == GZIP_MAGIC
-    file.seek(0)
-    return _Unzipped(file) if zipped else file  # type: ignore[return-value]
-
-
-class _Unzipped(gzip.GzipFile):
-    """A GzipFile that also closes the file it reads from."""
-
-    def __init__(self, file: BufferedReader):
-        super().__init__(fileobj=file)
-        self._below = file
-
-    def close(self) -> None:
-        super().close()
-        self._below.close()
+    with open_regular(path) as file:
+        zipped = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file) if zipped else nullcontext(file) as content:
+            yield content  # type: ignore[misc]
 
 
 def _header(file: IO[bytes], path: Path, dimensions: int, at_most: int) -> tuple[int, ...]:

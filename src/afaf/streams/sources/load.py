@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from afaf.errors import DataError
-from afaf.streams.sources.source import PARTS, Part, Pixels, Records, Source
-from afaf.streams.sources.verify import count_classes, shortened, verified
+from afaf.streams.sources.source import PARTS, Part, Source
+from afaf.streams.sources.verify import Labels, Pair, count_classes, shortened, verified
 from afaf.streams.tasks import Split
 
 
@@ -22,56 +20,36 @@ def load_groups(
 
     `verify` refuses images that are not the published ones. `fit` is a key of `source.fits`.
     """
-    opened = source.records(folder)
+    opened, wanted = source.records(folder), [label for group in groups for label in group]
     for part in PARTS:
-        _check_present(source, folder, part, opened[part], groups)
-    return {part: _load_part(source, folder, part, opened[part], groups, verify, fit) for part in PARTS}
+        present = count_classes(source, opened[part])
+        if missing := [source.class_names[label] for label in wanted if not present[label]]:
+            raise DataError(
+                f"{source.title} in {folder} is a partial copy: its {part} part has no images of {shortened(missing)}. "
+                f"Run 'afaf data get {source.name}' for all of it"
+            )
+    splits: dict[Part, list[Split]] = {}
+    for part in PARTS:
+        records = opened[part]
+        pairs = verified(source, folder, part, records, wanted) if verify else records.pairs()
+        splits[part] = _split(pairs, records.labels, groups, source, fit)
+    return splits
 
 
-def _load_part(
-    source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]], verify: bool, fit: str | None
-) -> list[Split]:
-    arrays = _GroupArrays(records.labels, groups, source)
-    pairs = verified(source, folder, part, records, [c for group in groups for c in group]) if verify else records.pairs()
+def _split(pairs: Iterator[Pair], all_labels: Labels, groups: Sequence[Sequence[int]], source: Source, fit: str | None) -> list[Split]:
+    """Fill one preallocated array per group, chunk by chunk."""
+    group_of, number_of = np.full((2, len(source.class_names)), -1)  # by label; its number within the group
+    for g, group in enumerate(groups):
+        group_of[list(group)], number_of[list(group)] = g, range(len(group))
+    sizes = np.bincount(group_of[all_labels] + 1, minlength=len(groups) + 1)[1:]
+    splits = [Split(np.empty((size, *source.shape), np.uint8), np.empty(size, np.int64)) for size in sizes]
+    filled = [0] * len(groups)
     for images, labels in pairs:
-        arrays.add(partial(source.fit, way=fit), images, labels)
-    return arrays.splits()
-
-
-def _check_present(source: Source, folder: Path, part: Part, records: Records, groups: Sequence[Sequence[int]]) -> None:
-    present = count_classes(source, records)
-    missing = [source.class_names[c] for group in groups for c in group if not present[c]]
-    if missing:
-        raise DataError(
-            f"{source.title} in {folder} is a partial copy: its {part} part has no images of {shortened(missing)}. "
-            f"Run 'afaf data get {source.name}' for all of it"
-        )
-
-
-class _GroupArrays:
-    """One preallocated array per group, filled chunk by chunk."""
-
-    def __init__(self, labels: NDArray[np.uint8], groups: Sequence[Sequence[int]], source: Source):
-        n_classes = len(source.class_names)
-        self._group = np.full(n_classes, -1)  # by label
-        self._number = np.zeros(n_classes, np.int64)  # by label: its number within the group
-        for g, group in enumerate(groups):
-            for number, label in enumerate(group):
-                self._group[label], self._number[label] = g, number
-        sizes = np.bincount(self._group[labels] + 1, minlength=len(groups) + 1)[1:]
-        self._images = [np.empty((size, *source.shape), np.uint8) for size in sizes]
-        self._labels = [np.empty(size, np.int64) for size in sizes]
-        self._filled = [0] * len(groups)
-
-    def add(self, fit: Callable[[Pixels], Pixels], images: Pixels, labels: NDArray[np.uint8]) -> None:
-        group_of = self._group[labels]
-        for g in range(len(self._images)):
-            chosen = np.flatnonzero(group_of == g)
+        for g, split in enumerate(splits):
+            chosen = np.flatnonzero(group_of[labels] == g)
             if len(chosen):
-                at = slice(self._filled[g], self._filled[g] + len(chosen))
-                self._images[g][at] = fit(images[chosen])
-                self._labels[g][at] = self._number[labels[chosen]]
-                self._filled[g] = at.stop
-
-    def splits(self) -> list[Split]:
-        return [Split(images, labels) for images, labels in zip(self._images, self._labels, strict=True)]
+                at = slice(filled[g], filled[g] + len(chosen))
+                np.asarray(split.images)[at] = source.fit(images[chosen], fit)
+                split.labels[at] = number_of[labels[chosen]]
+                filled[g] = at.stop
+    return splits

@@ -20,7 +20,7 @@ from afaf.errors import DataError
 from afaf.files import read_bytes
 from afaf.streams.sources.datasets import dataset
 from afaf.streams.sources.images import fit
-from afaf.streams.sources.safety import Limits, plain_members, read_member
+from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Part, Pixels, Records, in_memory, reading
 
 LETTERS = "ABCDEFGHIJ"
@@ -89,7 +89,7 @@ def _letters_in_archive(path: Path) -> Iterator[Letter]:
     for member, tar in plain_members(path, LIMITS):
         label = _letter(PurePosixPath(member.name))
         if label is not None:
-            yield member.name, label, read_member(tar, member, path)
+            yield member.name, label, b"".join(member_blocks(tar, member, path))
 
 
 def _letters_in_folder(folder: Path) -> Iterator[Letter]:

@@ -39,11 +39,6 @@ def plain_members(path: Path, limits: Limits) -> Iterator[tuple[tarfile.TarInfo,
                     yield member, tar
 
 
-def read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
-    """Return the content of a small file of the archive."""
-    return b"".join(member_blocks(tar, member, path))
-
-
 def member_blocks(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Iterator[bytes]:
     """Yield the content of a file of the archive in blocks."""
     with reading(path):

@@ -9,6 +9,7 @@ Two kinds of digest are recorded (digests.json):
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +64,11 @@ def verified(source: Source, folder: Path, part: Part, records: Records, wanted:
         yield images, labels
     if source.digests.get(part) == whole.hexdigest():
         return
-    different = differing(source, part, records, wanted)
-    if different:
+    if different := differing(source, part, records, wanted):
+        skipped = f" ({len(records.skipped)} unreadable: {shortened(records.skipped)})" if records.skipped else ""
         raise DataError(
-            f"{source.place(folder) or folder}: {_difference(source, part, different, records.skipped)}: "
-            f"run 'afaf data get {source.name}' to replace the copy"
+            f"{source.place(folder) or folder}: the {part} images of {shortened(different)} are not those published as "
+            f"{source.title}{skipped}: run 'afaf data get {source.name}' to replace the copy"
         )
 
 
@@ -85,11 +86,6 @@ def differing(source: Source, part: Part, records: Records, wanted: Sequence[int
 
 def count_classes(source: Source, records: Records) -> NDArray[np.intp]:
     return np.bincount(records.labels, minlength=len(source.class_names))
-
-
-def _difference(source: Source, part: Part, different: Sequence[str], skipped: Sequence[str]) -> str:
-    text = f"the {part} images of {shortened(different)} are not those published as {source.title}"
-    return text + (f" ({len(skipped)} unreadable: {shortened(skipped)})" if skipped else "")
 
 
 def shortened(names: Sequence[str], at_most: int = 10) -> str:
@@ -131,10 +127,17 @@ def inspect(source: Source, folder: Path) -> Inspection:
     where, size = str(place) if place else "with scikit-learn", sum(path.stat().st_size for path in source.files(folder))
     try:
         opened = source.records(folder)
-        problems = [problem for part in PARTS if (problem := _problem(source, part, opened[part]))]
     except DataError as error:
         return Inspection(source.name, source.title, "damaged", where, size, note=str(error))
     counts = {part: count_classes(source, opened[part]) for part in PARTS}
+    problems = []
+    for part in PARTS:
+        try:
+            present = np.flatnonzero(counts[part]).tolist()
+            deque(verified(source, folder, part, opened[part], present), maxlen=0)
+            problems += [] if present else [f"the {part} part has no images"]
+        except DataError as error:
+            problems.append(str(error))
     state, note = _completeness(source, counts)
     if problems:
         state, note = "damaged", "; ".join(problems)
@@ -148,21 +151,6 @@ def inspect(source: Source, folder: Path) -> Inspection:
         opened["train"].skipped,
         note,
     )
-
-
-def _problem(source: Source, part: Part, records: Records) -> str | None:
-    """Return what is wrong with the classes that are present, or None."""
-    whole = PartDigest()
-    for images, labels in records.pairs():
-        if part in source.digests:
-            whole.update(images, labels)
-    if source.digests.get(part) == whole.hexdigest():
-        return None
-    present = np.flatnonzero(count_classes(source, records)).tolist()
-    if not present:
-        return f"the {part} part has no images"
-    different = differing(source, part, records, present)
-    return _difference(source, part, different, records.skipped) if different else None
 
 
 def _completeness(source: Source, counts: dict[Part, NDArray[np.intp]]) -> tuple[State, str]:

@@ -91,13 +91,13 @@ class DeviceWorkspace(Workspace):
             return super().take_step(h, labels, mode)
 
     @torch.no_grad()
-    def update(self, live: Parameters) -> None:
+    def update(self, leaves: Parameters) -> None:
         """All parameters together, where importances are not asked for: a step has hundreds of small tensors."""
         optimiser, plan = self.plan.optimiser, self.plan
         if not isinstance(optimiser, SGD) or plan.importance or plan.clip is not None:
-            return super().update(live)
-        weights = [(f"weight/{l}", live.weights[l - 1], mask) for l, mask in self.moving.items()]
-        self._update_together(optimiser, weights, self.small_moves(live))
+            return super().update(leaves)
+        weights = [(f"weight/{l}", leaves.weights[l - 1], mask) for l, mask in self.moving.items()]
+        self._update_together(optimiser, weights, self.small_moves(leaves))
         self.after_update()
 
     def _update_together(self, optimiser: SGD, weights: Moves, small: Moves) -> None:
@@ -208,27 +208,27 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         place[kept] = torch.arange(len(kept), dtype=torch.int32, device=device)
         counted = torch.zeros(rows, dtype=torch.int32, device=device)
         counted[list(over)] = 1
-        resting = self.parameters.biases[-1] if self.resting is None else self.resting
+        output_biases = self.parameters.biases[-1] if self.output_biases is None else self.output_biases
         moving = self.biases.get(self.spec.E) if self.updates_at_once else None
-        self.loss_buffers = LossBuffers(place, counted, resting, step, losses, right, moving, self.current[:1])
+        self.loss_buffers = LossBuffers(place, counted, output_biases, step, losses, right, moving, self.current[:1])
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
         buffers = self.loss_buffers
         if buffers is None or not isinstance(mode, Fused):
             found = super().take_step(h, labels, mode)
             return found if found is None or self.energy is None else (found[0] + self.energy, found[1])
-        live = self.leaves()
+        leaves = self.leaves()
         way = None if self.side_stream is None else self._backward(self.side_stream)
         mode = replace(mode, without_bias=self.spec.L, backward=way)
-        z = forward(self.spec, self.masked(self.as_read(live)), h, mode=mode, start=self.entry)
-        loss: Tensor = FusedCrossEntropy.apply(z, live.biases[-1], labels, buffers)  # type: ignore[no-untyped-call]
+        z = forward(self.spec, self.masked(self.as_read(leaves)), h, mode=mode, start=self.entry)
+        loss: Tensor = FusedCrossEntropy.apply(z, leaves.biases[-1], labels, buffers)  # type: ignore[no-untyped-call]
         loss.backward(loss.detach())  # its value is in the buffers, and the gradient that is passed is not read
         if self.side_stream is not None:
             self.side_stream.join()
-        penalty = None if self.plan.loss_penalty is None else self.plan.loss_penalty(live)
+        penalty = None if self.plan.loss_penalty is None else self.plan.loss_penalty(leaves)
         if penalty is not None:
             penalty.backward()
-        self.update(live)
+        self.update(leaves)
         for more in (penalty, self.energy):
             if more is not None:
                 buffers.losses.index_add_(0, buffers.step, more.detach().reshape(1))
@@ -292,15 +292,15 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
             positive=frozenset(number for number, layer in enumerate(self.spec.layers, 1) if _is_positive(layer)),
         )
 
-    def as_read(self, live: Parameters) -> Parameters:
+    def as_read(self, leaves: Parameters) -> Parameters:
         self.read = [compute_weight.detach().requires_grad_(l in self.moving) for l, compute_weight in enumerate(self.compute_weights, 1)]
-        return Parameters(list(self.read), live.biases, live.norms)
+        return Parameters(list(self.read), leaves.biases, leaves.norms)
 
     @torch.no_grad()
-    def update(self, live: Parameters) -> None:
-        of_weights = self._gradients(live)
-        scale = self._clip(live, of_weights)
-        small = [(name, tensor, tensor.grad, mask) for name, tensor, mask in self.small_moves(live) if tensor.grad is not None]
+    def update(self, leaves: Parameters) -> None:
+        of_weights = self._gradients(leaves)
+        scale = self._clip(leaves, of_weights)
+        small = [(name, tensor, tensor.grad, mask) for name, tensor, mask in self.small_moves(leaves) if tensor.grad is not None]
         for l, (gradient, more) in of_weights.items():
             self.move(l, gradient, more, scale)
         if isinstance(self.plan.optimiser, SGD) and scale is None:
@@ -339,20 +339,20 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
     def move_of(self, l: int) -> Move:
         return Move(self.parameters.biases[l - 1], self.biases[l], self.current)
 
-    def _gradients(self, live: Parameters) -> dict[int, tuple[Tensor, Tensor | None]]:
+    def _gradients(self, leaves: Parameters) -> dict[int, tuple[Tensor, Tensor | None]]:
         """By l of W_l: the gradient of the compute weights, and that of loss terms on the weights themselves, if any."""
         found: dict[int, tuple[Tensor, Tensor | None]] = {}
         for l in self.moving:
-            gradient, more = self.read[l - 1].grad, live.weights[l - 1].grad
+            gradient, more = self.read[l - 1].grad, leaves.weights[l - 1].grad
             if gradient is not None:
                 found[l] = (gradient.float() + more, None) if more is not None and l in self.penalties else (gradient, more)
         return found
 
-    def _clip(self, live: Parameters, of_weights: dict[int, tuple[Tensor, Tensor | None]]) -> Tensor | None:
+    def _clip(self, leaves: Parameters, of_weights: dict[int, tuple[Tensor, Tensor | None]]) -> Tensor | None:
         """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""
         if self.plan.clip is None:
             return None
-        norms = [(tensor.grad * mask).norm() for _, tensor, mask in self.small_moves(live) if tensor.grad is not None]
+        norms = [(tensor.grad * mask).norm() for _, tensor, mask in self.small_moves(leaves) if tensor.grad is not None]
         energies = []
         for l, (gradient, more) in of_weights.items():
             if self.all_move[l] and more is None:
@@ -372,7 +372,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         for l, history in self.history.items():
             if l in self.listed and self.plan.importance:
                 history += steps * self.importance.connections[l - 1] * (1 - self.moving[l])
-            self.importance.neurons[self.spec.edge(l).source_stream] += history.sum(dim=(0, 2))
+            self.importance.neurons[self.spec.edge(l).source_group] += history.sum(dim=(0, 2))
             history.zero_()
 
 
