@@ -224,6 +224,19 @@ def test_few_images_of_a_class_are_told(encoder: Encoder) -> None:
     assert not taught(encoder, x, y).warnings()
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_a_first_image_that_is_held_out_is_learned(encoder: Encoder, name: str) -> None:
+    """Then there is no head without held-out images that could be judged, and the class is answered all the same."""
+    x = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    held_out = [image for image in x if is_held_out(image, EncodedModel.begin(encoder, HeadSettings(name)).life.validation)]
+    assert held_out
+    model = EncodedModel.begin(encoder, HeadSettings(name))
+    model = model.learn(model.encode(held_out[0][None], ["first"]))
+    assert model.life.tasks[0].accuracy is None
+    assert model.predict(held_out[0][None]).tolist() == ["first"]
+    assert model.warnings() is not None
+
+
 def test_single_images_grey_images_and_odd_sizes_are_learned(encoder: Encoder) -> None:
     model = EncodedModel.begin(encoder)
     rng = np.random.default_rng(0)

@@ -44,7 +44,8 @@ def solve(sums: Named, strength: float | None) -> tuple[Tensor, Tensor]:
 
     Without a strength, the one of least generalised cross-validation error, which follows from the sums too.
     """
-    n, mean = sums["counts"].sum(), sums["total"] / sums["counts"].sum()
+    n = sums["counts"].sum().clamp(min=1)  # without any image, all is 0
+    mean = sums["total"] / n
     gram = sums["gram"] - n * torch.outer(mean, mean)
     cross = sums["cross"] - torch.outer(mean, sums["counts"])
     smallest = ROUNDING * sums["gram"].diagonal().mean() + torch.finfo(gram.dtype).tiny

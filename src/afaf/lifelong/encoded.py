@@ -171,7 +171,7 @@ class EncodedModel:
         """A note of the call: how many of its held-out images a head without any held-out image gets right."""
         images, held_out = seen.state.taught.images, seen.state.held.images
         note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, held_out)
-        if len(target):
+        if len(target) and self.taught.images:
             answers = self._masked(self._trial)(seen.features).argmax(1)
             note.accuracy = round(100 * float((answers == target).double().mean()), 3)
         return note
