@@ -14,6 +14,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from afaf.evaluation.metrics import average_incremental_accuracy
+from afaf.network.zoo import describe
+from afaf.streams.benchmarks import outline_of
+
 HERE, PAGE = Path(__file__).parent, Path("docs/beyond.md")
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
@@ -32,23 +36,28 @@ def main() -> None:
 
 
 def table(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> str:
-    rows = ["| stream | method | settings | seeds | ACC | task-IL | size | commit |", "|---|---|---|---|---|---|---|---|"]
+    rows = ["| stream | method | settings | seeds | ACC | average incremental | task-IL | size | seconds | commit |"]
+    rows.append("|---" * 10 + "|")
     for (stream, method, settings), lines in groups.items():
         done = [line for line in lines if line.get("acc") is not None]
         seeds, commits = sorted(line["seed"] for line in done), sorted({line["commit"][:7] for line in done})
-        cells = [stream, method, settings or "the preset", ", ".join(map(str, seeds)), spread(done, "acc"), spread(done, "acc_task_il")]
-        rows.append(f"| {' | '.join(cells)} | {size(done[0]):.2f} | {', '.join(commits)} |")
+        measured = [spread([line[name] for line in done]) for name in ("acc", "acc_task_il")]
+        cells = [stream, method, settings or "the preset", ", ".join(map(str, seeds)), measured[0]]
+        cells += [spread([average_incremental_accuracy(line["R"]) or 0.0 for line in done]), measured[1], f"{size(done[0]):.2f}"]
+        cells += [f"{statistics.median(line['seconds'] for line in done):.0f}", ", ".join(commits)]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-def spread(lines: list[dict[str, Any]], name: str) -> str:
-    values = [line[name] for line in lines]
+def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def size(line: dict[str, Any]) -> float:
-    """Bytes of weights and of everything else that is kept, over those of the dense network's weights."""
-    return float((4 * line["params"] + line["costs"]["kept_bytes"]) / (4 * line["dense_params"]))
+    """Bytes of weights and of everything else that is kept, over those of the weights of the dense network of its usual width."""
+    outline, name = outline_of(line["stream"]), line["settings"].get("network.name")
+    dense = line["dense_params"] if name is None else describe(name, outline.input_shape, outline.n_classes).dense_params
+    return float((4 * line["params"] + line["costs"]["kept_bytes"]) / (4 * dense))
 
 
 if __name__ == "__main__":
