@@ -49,7 +49,7 @@ def grocery(encoder: Encoder, path: Path) -> dict[str, Features]:
     parts = {}
     for split in ("train", "test"):
         files = find_class_folders(path / split).files
-        encoded = [features for _, _, features in encoder.stream([file for file, _ in files])]
+        encoded = [features for _, _, features in encoder.stream([file for file, _ in files], encoder.read)]
         parts[split] = torch.cat(encoded), np.array([label for _, label in files])
     return parts
 

@@ -1,58 +1,83 @@
-"""How fast photographs are learned: `EncodedModel.learn` against a bare loop that decodes and encodes the same images, in turn.
+"""How fast photographs are learned: `EncodedModel.learn` against bare loops that decode and encode the same images, in turn.
 
-    python -m benchmarks.photo_rate FOLDER [--images 1000] [--rounds 3] [--threads 2] [--encoder efficientnet-lite0]
+    python -m benchmarks.photo_rate FOLDER [--images 1000] [--rounds 5] [--threads 2] [--encoder efficientnet-lite0]
 
-FOLDER has a folder of images for each class. Both use the same threads. Prints images a second of each round, the ratio of the medians,
-the ratio of processor time, which other load disturbs less, and the seconds of a call's closed form alone (sums, head, calibration).
+FOLDER has a folder of images for each class. All use the same threads. The bare loops: `batches` reads and encodes a batch after the
+other, PyTorch sharing each among the threads; `ahead` also reads the next batches meanwhile, in as many threads; `beside` has each thread
+read and encode batches of its own, as `learn` does. Which comes first alternates. Prints images a second of each round, for each loop the
+median over rounds of its ratio (on the clock, and of processor time, which other load disturbs less), the seconds of a call's closed form
+alone (sums, head, calibration), and how many images are only decoded and scaled a second, by one thread, by threads and by processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from afaf.encoders.encoder import Encoder
+from afaf.encoders.encoder import Encoder, in_order, prepare
 from afaf.encoders.find import find_encoder
+from afaf.encoders.identity import Preprocessing
 from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel, Part
 from afaf.lifelong.life import Label
 from afaf.streams.own import find_class_folders
+from afaf.streams.sources.images import read_image
 from benchmarks.provenance import write_results
 
 Files = list[tuple[Path, Label]]
+Loop = Callable[[Encoder, Files], None]
 
 
-Seconds = tuple[float, float]  # on the clock, and of all processors
+def batches_of(encoder: Encoder, files: Files) -> list[list[Path]]:
+    return [[path for path, _ in files[start : start + encoder.batch]] for start in range(0, len(files), encoder.batch)]
 
 
-def now() -> Seconds:
-    return time.perf_counter(), time.process_time()
+def read_batch(encoder: Encoder, paths: list[Path]) -> np.ndarray[Any, Any]:
+    return np.concatenate([encoder.read(path) for path in paths])
 
 
-def since(started: Seconds) -> Seconds:
-    wall, cpu = now()
-    return wall - started[0], cpu - started[1]
+def batches(encoder: Encoder, files: Files) -> None:
+    for paths in batches_of(encoder, files):
+        encoder.encode(read_batch(encoder, paths))
 
 
-def bare(encoder: Encoder, files: Files) -> Seconds:
-    """Seconds to decode and encode all images, batch by batch, one after the other."""
-    started = now()
-    for start in range(0, len(files), encoder.batch):
-        encoder.features(np.concatenate([encoder.read(path) for path, _ in files[start : start + encoder.batch]]))
-    return since(started)
+def ahead(encoder: Encoder, files: Files) -> None:
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for images in in_order(pool, partial(read_batch, encoder), batches_of(encoder, files), 4):
+            encoder.encode(images)
 
 
-def learned(encoder: Encoder, files: Files) -> Seconds:
-    """Seconds to learn all images as one call, with the head solved and calibrated."""
-    started = now()
+def beside(encoder: Encoder, files: Files) -> None:
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(lambda paths: encoder.encode(read_batch(encoder, paths)), batches_of(encoder, files)))
+    torch.set_num_threads(threads)
+
+
+def learn(encoder: Encoder, files: Files) -> None:
+    """All images as one call, with the head solved and calibrated."""
     _ready(EncodedModel.begin(encoder).learn(FileParts(encoder, files, "error", "", lambda _: None)))
-    return since(started)
+
+
+LOOPS: dict[str, Loop] = {loop.__name__: loop for loop in (batches, ahead, beside, learn)}
+
+
+def timed(loop: Loop, encoder: Encoder, files: Files) -> tuple[float, float]:
+    """Images a second on the clock, and of processor time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    loop(encoder, files)
+    return len(files) / (time.perf_counter() - wall), len(files) / (time.process_time() - cpu)
 
 
 def closed_form(encoder: Encoder, files: Files) -> float:
@@ -67,11 +92,35 @@ def _ready(model: EncodedModel) -> tuple[object, ...]:
     return model.linear, model.temperature, model.unknown_above
 
 
+def read_one(how: Preprocessing, path: Path) -> np.ndarray[Any, Any]:
+    return prepare(read_image(path, None)[None], how)
+
+
+def decoding(how: Preprocessing, files: Files, workers: int, rounds: int) -> dict[str, float]:
+    """Images decoded and scaled a second, the median of the rounds. Processes are started before, and each is given 16 images at a time."""
+    paths = [path for path, _ in files]
+    rates: dict[str, list[float]] = {"one thread": [], "threads": [], "processes": []}
+    processes: Executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    with ThreadPoolExecutor(workers) as threads, processes:
+        list(processes.map(partial(read_one, how), paths[:64]))
+        for _ in range(rounds):
+            ways: dict[str, Callable[[], Iterable[Any]]] = {
+                "one thread": lambda: map(partial(read_one, how), paths),
+                "threads": lambda: threads.map(partial(read_one, how), paths),
+                "processes": lambda: processes.map(partial(read_one, how), paths, chunksize=16),
+            }
+            for name, way in ways.items():
+                started = time.perf_counter()
+                list(way())
+                rates[name].append(len(paths) / (time.perf_counter() - started))
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--encoder", default="efficientnet-lite0")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/photo_rate.json"))
@@ -80,12 +129,16 @@ def main() -> None:
     encoder = find_encoder(options.encoder)
     files = find_class_folders(options.folder).files
     chosen: Files = list(files[:: max(1, len(files) // options.images)][: options.images])
-    seconds = [{"bare": bare(encoder, chosen), "learn": learned(encoder, chosen)} for _ in range(options.rounds)]
-    rounds = [{name: len(chosen) / wall for name, (wall, _) in each.items()} for each in seconds]
-    ratio = statistics.median(r["learn"] for r in rounds) / statistics.median(r["bare"] for r in rounds)
-    cpu = statistics.median(s["bare"][1] for s in seconds) / statistics.median(s["learn"][1] for s in seconds)
-    row = {"images": len(chosen), "threads": options.threads, "rounds": rounds, "ratio": ratio, "processor_time_ratio": cpu}
+    rounds = []
+    for number in range(options.rounds):
+        order = list(LOOPS) if number % 2 == 0 else list(LOOPS)[::-1]
+        rounds.append({name: timed(LOOPS[name], encoder, chosen) for name in order})
+    row: dict[str, Any] = {"images": len(chosen), "threads": options.threads, "batch": encoder.batch}
+    row["rates"] = {name: [each[name][0] for each in rounds] for name in LOOPS}
+    for key, which in (("ratio", 0), ("processor_time_ratio", 1)):
+        row[key] = {bare: statistics.median(r["learn"][which] / r[bare][which] for r in rounds) for bare in LOOPS if bare != "learn"}
     row["closed_form_seconds"] = closed_form(encoder, chosen)
+    row["decoded"] = decoding(encoder.identity.preprocessing, chosen, options.threads, options.rounds)
     print(json.dumps(row))
     write_results(options.out, [row], torch.device("cpu"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -79,7 +80,7 @@ def test_files_and_arrays_give_the_same_features(tmp_path: Path) -> None:
         paths.append(tmp_path / f"{i}.png")
         Image.fromarray(pixels).save(paths[-1])
         expected.append(encoder.features(pixels.reshape(1, *shape[:2], -1)))
-    parts = list(encoder.stream(paths))
+    parts = list(encoder.stream(paths, encoder.read))
     assert [path for some, _, _ in parts for path in some] == paths
     assert torch.allclose(torch.cat([features for _, _, features in parts]), torch.cat(expected), atol=1e-5)
 
@@ -218,13 +219,49 @@ def test_what_is_no_image_is_refused(lite0: Encoder) -> None:
             lite0.features(images)
 
 
-def test_reading_in_threads_leaves_warnings_as_they_were(tmp_path: Path) -> None:
+def test_reading_in_threads_leaves_warnings_and_threads_as_they_were(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.png" for i in range(64)]
     for path in paths:
         Image.new("RGB", (8, 8)).save(path)
-    before = list(warnings.filters)
-    assert len(list(find_encoder(Tiny(), preprocessing=SMALL).stream(paths))) == 8
+    before, encoder = list(warnings.filters), find_encoder("patches")
+    torch.set_num_threads(2)
+    try:
+        assert sum(len(some) for some, _, _ in encoder.stream(paths, encoder.read)) == 64
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
     assert warnings.filters == before
+
+
+@pytest.mark.parametrize("encoder", [find_encoder("patches"), find_encoder(Tiny(), preprocessing=SMALL)])
+def test_images_come_in_order_whichever_is_read_first(encoder: Encoder) -> None:
+    """Each thread of a user's module may keep features in it, so one at a time calls it."""
+    images = np.random.default_rng(0).integers(0, 256, (23, *[encoder.identity.preprocessing.size] * 2, 3), dtype=np.uint8)
+    inside, most, run = [0], [0], encoder.run
+
+    def read(i: int) -> np.ndarray | None:
+        time.sleep(0.01 if i % 4 == 0 else 0)
+        return None if i in (5, 6, 7, 8, 22) else images[i : i + 1]
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return run(x)
+
+    torch.set_num_threads(3)
+    try:
+        encoder.run = watched
+        parts = list(encoder.stream(range(23), read))
+    finally:
+        torch.set_num_threads(1)
+        encoder.run = run
+    order = [i for some, _, _ in parts for i in some]
+    assert order == [i for i in range(23) if i not in (5, 6, 7, 8, 22)]
+    assert np.array_equal(np.concatenate([pixels for _, pixels, _ in parts]), images[order])
+    assert torch.allclose(torch.cat([features for _, _, features in parts]), encoder.features(images[order]), atol=1e-5)
+    assert encoder.threads or most == [1]
 
 
 def test_photographs_of_phones_are_read(tmp_path: Path) -> None:

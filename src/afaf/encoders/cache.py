@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ class CachedEncoder(Encoder):
     """Answers as the encoder does, bit by bit."""
 
     def __init__(self, encoder: Encoder, folder: Path):
-        super().__init__(encoder.identity, encoder.run, encoder.device, encoder.module)
+        super().__init__(encoder.identity, encoder.run, encoder.device, encoder.module, encoder.threads)
         self.folder = folder / f"{encoder.identity.digest[:16]}-{encoder.identity.preprocessing.size}"
         make_folders(self.folder, "choose another folder for --cache")
 
@@ -45,7 +46,7 @@ class CachedEncoder(Encoder):
         return torch.from_numpy(found) if fits and np.isfinite(found).all() else None
 
     def _write(self, path: Path, features: Tensor) -> None:
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
         with writing(path):
             with part.open("wb") as file:
                 np.save(file, features.numpy())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,32 +19,31 @@ from afaf.errors import DataError
 from afaf.streams.sources.images import fit, read_image
 from afaf.streams.sources.source import Pixels
 
-BATCH = {"cpu": 8}  # of other devices: 256; on a CPU, activations of few images stay in its cache
-T = TypeVar("T", bound=Path | str)  # a path, or a URL
+BATCH = {"cpu": 4}  # of other devices: 256; on a CPU, activations of more images are new memory at every batch, and do not fit its cache
+READ = 4  # images that a thread reads at a time where it does not encode them
 Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (n, d), or maps (n, d, h, w)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Encoder:
     """`features` is a function of each image alone, whatever images come with it."""
 
-    def __init__(self, identity: Identity, run: Run, device: torch.device | str = "cpu", module: nn.Module | None = None):
-        """`module` is the network that `run` calls, for export; None: it cannot be exported."""
+    def __init__(
+        self, identity: Identity, run: Run, device: torch.device | str = "cpu", module: nn.Module | None = None, threads: bool = True
+    ):
+        """`module` is the network that `run` calls, for export; None: it cannot be exported. `threads`: several may call `run` at once."""
         self.identity, self.run, self.device, self.module = identity, run, torch.device(device), module
         prepared = identity.preprocessing
         self.mean, self.std = (torch.tensor(value, device=self.device).reshape(3, 1, 1) for value in (prepared.mean, prepared.std))
         self.batch = BATCH.get(self.device.type, 256)
+        self.threads = threads
 
     def features(self, images: Pixels) -> Tensor:
         """(n, d) on the CPU, of images (n, h, w, 1 or 3) of bytes, all of one size."""
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
             raise DataError(f"an encoder takes bytes (n, height, width, 1 or 3), not {images.dtype} {images.shape}")
-        parts = [self.encode(self.prepare(part)) for part in np.split(images, range(self.batch, len(images), self.batch))]
-        return torch.cat(parts)
-
-    def part(self, images: Pixels) -> tuple[Pixels, Tensor]:
-        """A batch of images, prepared, and their features."""
-        prepared = self.prepare(images)
-        return prepared, self.encode(prepared)
+        return torch.cat([features for _, _, features in self.stream(range(len(images)), lambda i: self.prepare(images[i : i + 1]))])
 
     def prepare(self, images: Pixels) -> Pixels:
         return prepare(images, self.identity.preprocessing)
@@ -51,13 +52,35 @@ class Encoder:
         """The image in a file, prepared, (1, side, side, 3)."""
         return self.prepare(read_image(path, None)[None])
 
-    def stream(self, paths: list[Path], workers: int = 2) -> Iterator[tuple[list[Path], Pixels, Tensor]]:
-        """Paths, pixels and features, batch by batch in the order of the paths.
+    def stream(self, items: Sequence[T], read: Callable[[T], Pixels | None]) -> Iterator[tuple[list[T], Pixels, Tensor]]:
+        """Items, their images and features, batch by batch in the order of the items; those whose image is None are left out.
 
-        Images are decoded by threads (Pillow releases the interpreter's lock meanwhile), a few batches ahead of the encoder.
+        On a CPU each thread reads and encodes batches of its own, with one thread of PyTorch, for threads that share a batch wait for
+        each other. On other devices threads read ahead of the encoder. Pillow releases the interpreter's lock when it decodes.
         """
-        for some, images in read_ahead(paths, self.read, self.batch, workers):
-            yield some, images, self.encode(images)
+        workers = torch.get_num_threads()
+        beside = self.threads and self.device.type == "cpu"
+        size = max(1, min(self.batch, -(-len(items) // workers))) if beside else READ
+        pieces = (items[start : start + size] for start in range(0, len(items), size))
+
+        def found(some: Sequence[T]) -> list[tuple[T, Pixels]]:
+            return [(item, image) for item in some if (image := read(item)) is not None]
+
+        try:  # a pool's threads that silence Pillow may leave warnings silenced, and they set the threads of PyTorch's solvers
+            with warnings.catch_warnings(), ThreadPoolExecutor(workers, "encode", torch.set_num_threads, (1,)) as pool:
+                if beside:
+                    yield from in_order(pool, lambda some: self._encoded(found(some)), pieces, 2 * workers)
+                    return
+                done = in_order(pool, found, pieces, max(2 * workers, 2 * self.batch // READ))
+                while batch := list(islice(done, self.batch // READ)):
+                    yield self._encoded([*chain(*batch)])
+        finally:
+            torch.set_num_threads(workers)
+
+    def _encoded(self, found: Sequence[tuple[T, Pixels]]) -> tuple[list[T], Pixels, Tensor]:
+        side = self.identity.preprocessing.size
+        images = np.concatenate([np.empty((0, side, side, 3), np.uint8), *(image for _, image in found)])
+        return [item for item, _ in found], images, self.encode(images) if found else torch.empty(0, self.identity.features)
 
     @torch.inference_mode()
     def encode(self, images: Pixels) -> Tensor:
@@ -82,12 +105,14 @@ def prepare(images: Pixels, how: Preprocessing) -> Pixels:
     return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
 
 
-def read_ahead(paths: list[T], read: Callable[[T], Pixels], batch: int, workers: int) -> Iterator[tuple[list[T], Pixels]]:
-    """Images (1, h, w, c) of one shape, read by threads and joined into batches."""
-    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:  # threads that silence Pillow may leave warnings silenced
-        ahead = 4 * batch
-        waiting = {path: pool.submit(read, path) for path in paths[:ahead]}
-        for start in range(0, len(paths), batch):
-            some = paths[start : start + batch]
-            waiting |= {path: pool.submit(read, path) for path in paths[start + ahead : start + ahead + batch]}
-            yield some, np.concatenate([waiting.pop(path).result() for path in some])
+def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], pieces: Iterable[T], ahead: int) -> Iterator[R]:
+    """What a pool makes of pieces, in their order; so many are begun before the first is asked for."""
+    left = iter(pieces)
+    waiting = deque(pool.submit(work, piece) for piece in islice(left, ahead))
+    try:
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(pool.submit(work, piece) for piece in islice(left, 1))
+    finally:
+        for future in waiting:
+            future.cancel()

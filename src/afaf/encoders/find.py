@@ -39,7 +39,7 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
     """The encoder that a name, a file or a module stands for. `preprocessing` overrides its own, which a module may have as attribute."""
     if isinstance(source, nn.Module):
         own = getattr(source, "preprocessing", IMAGENET)
-        return of_module(source, type(source).__name__, preprocessing or own, device)
+        return of_module(source, type(source).__name__, preprocessing or own, device, threads=False)  # its hooks may keep features in it
     name = str(source)
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
@@ -56,11 +56,13 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
     raise ConfigError(unknown("encoder", name, NAMES))
 
 
-def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> Encoder:
+def of_module(
+    module: nn.Module, name: str, preprocessing: Preprocessing, device: torch.device | str = "cpu", threads: bool = True
+) -> Encoder:
     """An encoder of a module that gives features (n, d) or maps (n, d, h, w) for normalised images (n, 3, size, size)."""
     digest = weights_digest(module.state_dict())
     run = _channels_last(module.eval().requires_grad_(False), device)
-    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module)
+    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module, threads)
 
 
 def _channels_last(module: nn.Module, device: torch.device | str) -> Run:
@@ -184,7 +186,7 @@ def _open_onnx(path: Path, device: torch.device | str) -> tuple[Run, str, nn.Mod
     except ImportError:
         raise ConfigError(f"{path} needs onnxruntime: pip install 'afaf[onnx]'") from None
     options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    options.intra_op_num_threads, options.log_severity_level = 1, 3  # batches are encoded side by side
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name, fixed = session.get_inputs()[0].name, session.get_inputs()[0].shape[0] == 1
 

@@ -1,4 +1,4 @@
-"""Image files, decoded by threads and encoded batch by batch, for a model of an encoder and a head."""
+"""Image files, decoded and encoded in threads, for a model of an encoder and a head."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from afaf.encoders.encoder import Encoder, read_ahead
+from afaf.encoders.encoder import Encoder
 from afaf.errors import DataError
 from afaf.files.urls import Place
 from afaf.lifelong.encoded import Part
@@ -18,7 +17,7 @@ from afaf.streams.own import Unreadable
 from afaf.streams.sources.class_folders import SkippedImages
 
 SHOWN = 20  # unreadable images that are named
-OnBatch = Callable[[int], None]  # called with the number of images of a batch, when it is encoded
+OnBatch = Callable[[int], None]  # called with the number of images of a batch, when it is encoded; from any thread
 
 
 class FileParts:
@@ -36,24 +35,23 @@ class FileParts:
 
     def __iter__(self) -> Iterator[Part]:
         labels = dict(self.files)
-        paths = list(labels)
-        for some, pixels in read_ahead(paths, self._read, self.encoder.batch, workers=2):
-            good = [path for path in some if path not in self.bad]
-            if good and not (self.bad and self.unreadable == "error"):  # an error is certain: the rest is only looked through
-                images = pixels[[path not in self.bad for path in some]]
-                self.read += good
-                yield images, self.encoder.encode(images), [labels[path] for path in good]
-            self.on_batch(len(some))
+        for some, pixels, features in self.encoder.stream([*labels], self._read):
+            if some:
+                self.read += some
+                yield pixels, features, [labels[path] for path in some]
+                self.on_batch(len(some))
         if self.unreadable is not None:
-            report_unreadable(self.bad, len(paths), self.unreadable, self.remedy)
+            report_unreadable(self.bad, len(labels), self.unreadable, self.remedy)
 
-    def _read(self, path: Place) -> NDArray[Any]:
+    def _read(self, path: Place) -> NDArray[Any] | None:
         try:
-            return self.encoder.read(path)
+            pixels = self.encoder.read(path)
+            if not (self.bad and self.unreadable == "error"):  # an error is certain: the rest is only looked through
+                return pixels
         except DataError as error:
             self.bad[path] = str(error)
-            size = self.encoder.identity.preprocessing.size
-            return np.zeros((1, size, size, 3), dtype=np.uint8)
+        self.on_batch(1)
+        return None
 
 
 def report_unreadable(bad: Mapping[Place, str], total: int, unreadable: Unreadable, remedy: str) -> None:

@@ -40,6 +40,7 @@ KIND = "encoder and head"
 HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
 
 Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
+Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with whether each image is held out instead of its pixels
 
 
 class EncodedModel:
@@ -158,14 +159,18 @@ class EncodedModel:
         """The sums of these images alone; their classes are numbered as they come."""
         d = self.taught.features
         seen = Summed.empty(d)
-        for pixels, features, labels in joined(parts):
+        for aside, features, labels in joined(self._set_aside(parts)):
             known = joined_labels(seen.labels, labels)
             ids = {label: c for c, label in enumerate(known)}
             y, x = torch.tensor([ids[label] for label in labels]), self.features(features)
-            aside = torch.tensor([is_held_out(image, self.life.validation) for image in pixels], dtype=torch.bool)
             state = State(Sums.of(x[~aside], y[~aside], len(known)), Sums.of(x[aside], y[aside], len(known)))
             seen = seen + Summed(known, state, x[aside], y[aside])
         return seen
+
+    def _set_aside(self, parts: Iterable[Part]) -> Iterator[Split]:
+        """Which images of each part are held out, in place of their pixels."""
+        for pixels, features, labels in parts:
+            yield torch.tensor([is_held_out(image, self.life.validation) for image in pixels]), features, labels
 
     def _judged(self, seen: Summed, target: Tensor) -> TaskNote:
         """A note of the call: how many of its held-out images a head without any held-out image gets right."""
@@ -254,9 +259,8 @@ class EncodedModel:
         """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""
         if images.dtype != np.uint8:
             images = np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
-        for start in range(0, len(images), self.encoder.batch):
-            some = slice(start, start + self.encoder.batch)
-            yield *self.encoder.part(images[some]), labels[some]
+        for some, pixels, features in self.encoder.stream(range(len(images)), lambda i: self.encoder.prepare(images[i : i + 1])):
+            yield pixels, features, [labels[i] for i in some if labels]
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
         parts = [self.scores(encoded) for _, encoded, _ in self.encode(images)]
@@ -320,9 +324,9 @@ class EncodedModel:
         return []
 
 
-def joined(parts: Iterable[Part], images: int = 512) -> Iterator[Part]:
+def joined(parts: Iterable[Split], images: int = 512) -> Iterator[Split]:
     """Parts of at least so many images, for a Gram matrix takes as long to add up for few images as for many."""
-    waiting: list[Part] = []
+    waiting: list[Split] = []
     for part in parts:
         waiting.append(part)
         if sum(len(features) for _, features, _ in waiting) >= images:
@@ -332,9 +336,9 @@ def joined(parts: Iterable[Part], images: int = 512) -> Iterator[Part]:
         yield _joined(waiting)
 
 
-def _joined(parts: Sequence[Part]) -> Part:
-    pixels, features, labels = zip(*parts, strict=True)
-    return np.concatenate(pixels), torch.cat(features), [label for some in labels for label in some]
+def _joined(parts: Sequence[Split]) -> Split:
+    aside, features, labels = zip(*parts, strict=True)
+    return torch.cat(aside), torch.cat(features), [label for some in labels for label in some]
 
 
 def _only(life: Life, classes: Sequence[int]) -> Life:
