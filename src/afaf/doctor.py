@@ -53,13 +53,15 @@ class Diagnosis:
         if not wrong:
             self.sound.append(f"{name}: {sound}")
 
-    def read(self, load: Callable[[Path], T], path: Path) -> T | None:
-        """The contents of a file; None, and a line in `wrong`, if it cannot be used."""
+    def read(self, load: Callable[[Path], T], path: Path, sound: str = "") -> T | None:
+        """The contents of a file, which is then `sound`; None, and a line in `wrong`, if it cannot be used."""
         try:
-            return load(path)
+            contents = load(path)
         except AfafError as error:
             self.wrong.append(str(error).partition("; `afaf doctor")[0])  # the user has called it already
             return None
+        self.sound += [f"{path.name}: {sound}"] if sound else []
+        return contents
 
     def blames(self, name: str) -> bool:
         """Whether something is wrong with this file of the folder."""
@@ -109,8 +111,8 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
     if not any((path / name).exists() for name in ("config.json", "model.safetensors", CHECKPOINTS)):
         raise RunError(f"{path} is no run folder: there is neither a config.json nor a model nor a checkpoint in it")
     check_links(path)
-    about = _examine_json(path / "config.json", diagnosis)
-    told = _examine_json(path / "results.json", diagnosis) if (path / "results.json").exists() else None
+    about = diagnosis.read(read_json, path / "config.json", "whole")
+    told = diagnosis.read(read_json, path / "results.json", "whole") if (path / "results.json").exists() else None
     _examine_log(path / "log.jsonl", diagnosis)
     checkpoints = _examine_checkpoints(path, diagnosis)
     model = _examine_model(path, diagnosis)
@@ -123,14 +125,6 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
         if is_part(left.name):
             diagnosis.sound.append(f"{left.name}: left by a writer that died; the next resume removes it")
     _advise(path, diagnosis, checkpoints, model)
-
-
-def _examine_json(path: Path, diagnosis: Diagnosis) -> Table | None:
-    """The contents of the file, if it is whole."""
-    table = diagnosis.read(read_json, path)
-    if table is not None:
-        diagnosis.sound.append(f"{path.name}: whole")
-    return table
 
 
 def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
@@ -181,9 +175,9 @@ def _examine_results(
     results: Results, about: Table | None, checkpoints: list[Recorded], model: Recorded | None, diagnosis: Diagnosis
 ) -> None:
     """Results must be those of this folder: of its settings, its newest good checkpoint and its model."""
-    told = results.to_dict()
     if about is not None:
-        wrong = [f"its {name} is {told[name]}, not {about.get(name)}" for name in ("method", "seed") if told[name] != about.get(name)]
+        told = {"method": results.method, "seed": results.seed}
+        wrong = [f"its {name} is {value}, not {about.get(name)}" for name, value in told.items() if value != about.get(name)]
         diagnosis.add("results.json", wrong, "fits config.json")
     for newest in checkpoints[-1:]:
         if newest.progress is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from afaf.errors import WriteError
-from afaf.runs.checkpoint import Writer
+from afaf.runs.checkpoint import Checkpoints
 from afaf.runs.folder import RunFolder
 from afaf.runs.job import Job
 from afaf.runs.progress import Position
@@ -94,16 +94,16 @@ def fail_in_turn(tmp_path: Path, errors_at: Callable[[int], tuple[int, ...]]) ->
 
 def test_a_run_that_fails_leaves_nobody_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot be written while a checkpoint is: whoever goes on must not meet the writer in the folder."""
-    encode, log, start = container.encode, RunFolder.log, Writer.start
-    started = list[Writer]()
+    encode, log, save = container.encode, RunFolder.log, Checkpoints.save
+    started = list[Checkpoints]()
 
     def slowly(*arguments: Any) -> Any:
         time.sleep(0.3)
         return encode(*arguments)
 
-    def noted(self: Writer, job: Callable[[], None]) -> None:
+    def noted(self: Checkpoints, *state: Any) -> None:
+        save(self, *state)
         started.append(self)
-        start(self, job)
 
     def refused(self: RunFolder, record: dict[str, Any]) -> None:
         if started:
@@ -111,11 +111,11 @@ def test_a_run_that_fails_leaves_nobody_writing(tmp_path: Path, monkeypatch: pyt
         log(self, record)
 
     monkeypatch.setattr(container, "encode", slowly)
-    monkeypatch.setattr(Writer, "start", noted)
+    monkeypatch.setattr(Checkpoints, "save", noted)
     monkeypatch.setattr(RunFolder, "log", refused)
     with pytest.raises(WriteError, match="for a test"):
         learn(small_stream([2, 2], per_class=6), tmp_path / "run")
-    assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
+    assert not any(thread.name.startswith("checkpoint") for thread in threading.enumerate())
     assert [path.name[:6] for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["000001"]  # whole, and no part of another
 
 

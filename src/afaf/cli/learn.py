@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from afaf.cli.answers import SKIP, evaluated, if_unreadable, image_size
 from afaf.cli.consoles import ERR, say, warn, work_is_done
 from afaf.cli.photos import labelled_files, prepare_photos, show_photos_learned
+from afaf.cli.progress import Display
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.encoded import EncodedModel
@@ -228,7 +228,7 @@ def removed(model: AnyModel, name: str) -> str:
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 
 
-class Bar(training.Progress):
+class Bar(Display, training.Progress):
     """A bar of epochs on a terminal; elsewhere a line at the beginning and every `EVERY` seconds."""
 
     def __init__(self, console: Console, on_cpu: bool = True, clock: Callable[[], float] = time.monotonic):
@@ -238,48 +238,32 @@ class Bar(training.Progress):
         self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.bar: TaskID | None = None
 
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.progress.stop()
-
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
         words = f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}"
         self.bar = self.progress.add_task(words, total=epochs, note="")
         self._line(f"{words}: {epochs} epochs")
 
     def epoch_ended(self, report: EpochReport) -> None:
-        left = self._seconds_left(report)
+        if report.epoch == 0:  # it takes far longer than any other, since it also prepares the images and the network
+            self.first_ended = self.clock()
+        rest = report.epochs - report.epoch - 1
+        left = (self.clock() - self.first_ended) / report.epoch * rest if report.epoch else None
         note = f"loss {report.loss:.3f}  {report.accuracy:.1f} % right" + ("" if left is None else f"  about {duration(left)} left")
-        if report.epoch == 1 and left is not None:
-            self._tell_if_long(left)
+        if report.epoch == 1 and left is not None and left > 60 * LONG and self.on_cpu:
+            self.warned(
+                f"about {duration(left)} more on this CPU; a GPU is used where there is one. A new model learns faster with a smaller "
+                "network (--network small-cnn), smaller images (--size 16) or, to try it, few epochs (--epochs 2). Ctrl-C ends this and "
+                "leaves the model file as it was"
+            )
         if self.bar is not None:
             self.progress.update(self.bar, completed=report.epoch + 1, note=note)
         if self.clock() - self.last_line >= EVERY:
             self._line(f"task {report.task}: epoch {report.epoch + 1} of {report.epochs}, {note}")
 
-    def _seconds_left(self, report: EpochReport) -> float | None:
-        """By the epochs after the first, which takes far longer than any other: it also prepares the images and the network."""
-        if report.epoch == 0:
-            self.first_ended = self.clock()
-            return None
-        return (self.clock() - self.first_ended) / report.epoch * (report.epochs - report.epoch - 1)
-
     def _line(self, words: str) -> None:
         self.last_line = self.clock()
         if not self.console.is_terminal:
             say(words, self.console)
-
-    def _tell_if_long(self, seconds: float) -> None:
-        """Announce a long wait after the second epoch."""
-        if self.on_cpu and seconds > 60 * LONG:
-            self.warned(
-                f"about {duration(seconds)} more on this CPU; a GPU is used where there is one. A new model learns faster with a smaller "
-                "network (--network small-cnn), smaller images (--size 16) or, to try it, few epochs (--epochs 2). Ctrl-C ends this and "
-                "leaves the model file as it was"
-            )
 
     def warned(self, message: str) -> None:
         warn(message, self.console)

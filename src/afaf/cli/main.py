@@ -255,15 +255,8 @@ def streams(
 
 
 @app.command(rich_help_panel=RUNS)
-def methods(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/methods.md: what each does and costs.")] = False,
-) -> None:
+def methods() -> None:
     """List the methods, with their options."""
-    if markdown:
-        from afaf.report.methods import methods_tables
-
-        typer.echo(methods_tables())
-        return
     from afaf.methods import find_method, method_names
 
     table = Table("method", "what it does", "options (section `method`)")

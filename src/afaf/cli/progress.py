@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -36,7 +36,20 @@ from afaf.runs.events import (
 from afaf.runs.job import Job
 
 
-class ProgressDisplay:
+class Display:
+    """Bars, shown within a `with` block."""
+
+    progress: Progress
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+class ProgressDisplay(Display):
     """One run. On a terminal a bar for the stream and one for the current task, and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
@@ -59,17 +72,13 @@ class ProgressDisplay:
         self.task_bar: TaskID | None = None
         self.class_names: tuple[str, ...] = ()
 
-    def __enter__(self) -> ProgressDisplay:
-        self.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.progress.stop()
-
     def on_event(self, event: Event) -> None:
         match event:
-            case RunStarted():
-                self._start_run(event)
+            case RunStarted(outline=outline, method=method, seed=seed, epochs=epochs):
+                self._print(f"[bold]{method}[/] learns [bold]{escape(outline.name)}[/], {len(outline)} tasks, seed {seed}")
+                if self.task_bar is not None:
+                    self.progress.remove_task(self.task_bar)
+                self.stream_bar, self.task_bar = self._replace(self.stream_bar, "stream", epochs, "epochs"), None
             case RunResumed(position=position, epochs_done=epochs):
                 self._print(f"  resumed from the last checkpoint: {position}")
                 if self.stream_bar is not None:
@@ -90,13 +99,6 @@ class ProgressDisplay:
             case Warned(message=message):
                 self.console.print(f"  [yellow]warning:[/] {escape(message)}", highlight=False)
 
-    def _start_run(self, event: RunStarted) -> None:
-        stream = f"[bold]{escape(event.outline.name)}[/], {len(event.outline)} tasks"
-        self._print(f"[bold]{event.method}[/] learns {stream}, seed {event.seed}")
-        if self.task_bar is not None:
-            self.progress.remove_task(self.task_bar)
-        self.stream_bar, self.task_bar = self._replace(self.stream_bar, "stream", event.epochs, "epochs"), None
-
     def _replace(self, bar: TaskID | None, name: str, total: int | None, note: str) -> TaskID:
         if bar is not None:
             self.progress.remove_task(bar)
@@ -107,7 +109,7 @@ class ProgressDisplay:
             self.console.print(text, highlight=False)
 
 
-class GridDisplay:
+class GridDisplay(Display):
     """Many runs. On a terminal a bar for all of them and one for each in progress; everywhere a line for each run that ends."""
 
     def __init__(
@@ -137,13 +139,6 @@ class GridDisplay:
         self.began: dict[str, float] = {}
         self.seconds: list[float] = []  # of runs that ended
         self.messages: set[str] = set()
-
-    def __enter__(self) -> GridDisplay:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
 
     def on_event(self, event: Event) -> None:
         name = run_name(event.job)

@@ -16,7 +16,7 @@ from types import TracebackType
 from filelock import lock_descriptor
 
 from afaf.errors import LockedError, RunError, WriteError
-from afaf.files.write import reason
+from afaf.files.write import opened, reason
 
 NAME = ".lock"
 ATTEMPTS = 6
@@ -90,11 +90,8 @@ def _lock(handle: int) -> bool:
 def holder_of(folder: Path) -> str:
     """The process that says that it holds the lock, in words."""
     try:
-        handle = os.open(folder / NAME, os.O_RDONLY | _SAFE)
-        try:
+        with opened(folder / NAME, os.O_RDONLY | _SAFE) as handle:
             about = json.loads(os.read(handle, HOLDER_BYTES))
-        finally:
-            os.close(handle)
         return f"process {about['pid']} on {about['host']}, since {about['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
@@ -107,15 +104,10 @@ def in_use(folder: Path) -> str:
 def is_locked(folder: Path) -> bool:
     """Whether a living process holds the lock; False if the file may not be read. Nothing is changed."""
     try:
-        handle = os.open(folder / NAME, os.O_RDONLY | _SAFE)
+        with opened(folder / NAME, os.O_RDONLY | _SAFE) as handle:
+            return is_lock(handle) and not lock_descriptor(handle, blocking=False)
     except OSError:  # no lock, or another user's
         return False
-    try:
-        return is_lock(handle) and not lock_descriptor(handle, blocking=False)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

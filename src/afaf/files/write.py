@@ -110,12 +110,9 @@ def _remove_if_dead(path: Path) -> None:
         if time.time() - path.stat().st_mtime > A_DAY:
             path.unlink()
         return
-    handle = os.open(path, os.O_RDWR | _NO_LINK | _AT_ONCE | _BINARY)
-    try:
+    with opened(path, os.O_RDWR | _NO_LINK | _AT_ONCE | _BINARY) as handle:
         if stat.S_ISREG(os.fstat(handle).st_mode) and lock_descriptor(handle, blocking=False):
             path.unlink()
-    finally:
-        os.close(handle)
 
 
 # Files that a user names.
@@ -175,16 +172,13 @@ def _write_to(path: Path, write: Write) -> None:
         made = Path(place) / f"output{path.suffix}"
         fill(made, write)
         try:
-            handle = os.open(path, os.O_WRONLY | _AT_ONCE | getattr(os, "O_NOCTTY", 0) | _BINARY)
+            with opened(path, os.O_WRONLY | _AT_ONCE | getattr(os, "O_NOCTTY", 0) | _BINARY) as handle:
+                os.set_blocking(handle, True)
+                _write_all(handle, made.read_bytes())
         except OSError as error:
             if error.errno == errno.ENXIO:
                 raise OSError(errno.ENXIO, "nobody reads from this pipe") from error
             raise
-        try:
-            os.set_blocking(handle, True)
-            _write_all(handle, made.read_bytes())
-        finally:
-            os.close(handle)
 
 
 # Parts of files.
@@ -195,24 +189,17 @@ def fill(path: Path, write: Write) -> None:
     if callable(write):
         write(path)
         return
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK | _BINARY, 0o666)
-    try:
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK | _BINARY) as handle:
         _write_all(handle, write)
-    finally:
-        os.close(handle)
 
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file, in one write unless the disk takes less; after a line that was left unfinished it starts one of its own."""
-    with writing(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _AT_ONCE | _BINARY, 0o666)
-        try:
-            mode = os.fstat(handle).st_mode
-            if not stat.S_ISREG(mode):
-                raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file")
-            _write_all(handle, (("\n" if _ends_within_line(handle) else "") + line + "\n").encode())
-        finally:
-            os.close(handle)
+    with writing(path), opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _AT_ONCE | _BINARY) as handle:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file")
+        _write_all(handle, (("\n" if _ends_within_line(handle) else "") + line + "\n").encode())
 
 
 def _ends_within_line(handle: int) -> bool:
@@ -234,9 +221,16 @@ def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     if os.name != "posix" and path.is_dir():  # elsewhere a folder cannot be opened
         return
-    handle = os.open(path, os.O_RDONLY | _AT_ONCE)
-    try:
+    with opened(path, os.O_RDONLY | _AT_ONCE) as handle:
         os.fsync(handle)
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A file descriptor, closed at the end of the block."""
+    handle = os.open(path, flags, 0o666)
+    try:
+        yield handle
     finally:
         os.close(handle)
 
@@ -257,6 +251,7 @@ def make_folders(path: Path, advice: str = "") -> None:
     """Make a folder and those above it, unless they exist; `advice` says where else to write."""
     with writing(path, advice):
         path.mkdir(parents=True, exist_ok=True)
+        sync(path.parent)
 
 
 @contextlib.contextmanager

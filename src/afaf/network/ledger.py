@@ -62,7 +62,8 @@ class Ledger:
 
     def __init__(self, spec: NetworkSpec, unit: Unit = "connection", device: torch.device | str = "cpu"):
         self.unit: Unit = unit
-        self.owners = [torch.zeros(_owner_shape(edge.shape, unit), dtype=torch.int16, device=device) for edge in spec.edges]
+        shapes = [(edge.outputs, edge.inputs, edge.block if unit == "weight" else 1) for edge in spec.edges]
+        self.owners = [torch.zeros(shape, dtype=torch.int16, device=device) for shape in shapes]
         self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.groups}
         self._group = {number: layer.group for number, layer in enumerate(spec.layers, 1)}
         self.records: list[Allocation] = []
@@ -122,11 +123,6 @@ class Ledger:
         self.owners = [owner.to(device) for owner in self.owners]
         self.fixed_by = {group: fixed.to(device) for group, fixed in self.fixed_by.items()}
         return self
-
-
-def _owner_shape(shape: tuple[int, int, int], unit: Unit) -> tuple[int, int, int]:
-    outputs, inputs, block = shape
-    return (outputs, inputs, block if unit == "weight" else 1)
 
 
 def _union(parts: list[Tensor]) -> Tensor:

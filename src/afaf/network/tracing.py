@@ -6,6 +6,7 @@ import copy
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -200,10 +201,6 @@ def _conv(tracer: _Tracer, node: fx.Node, module: nn.Conv2d) -> int:
     return tracer.product(node, module, Layer("depthwise" if depthwise else "conv", module.out_channels, (), kernel, stride, padding))
 
 
-def _dense(tracer: _Tracer, node: fx.Node, module: nn.Linear) -> int:
-    return tracer.product(node, module, Layer("dense", module.out_features, ()))
-
-
 def _norm(tracer: _Tracer, node: fx.Node, module: nn.modules.batchnorm._BatchNorm) -> int:
     tracer._check(all(module is not other for _, other in tracer.norms.values()), node, "it is used twice: norms cannot be shared")
     layer = tracer.operation(node, "norm")
@@ -218,11 +215,7 @@ def _sum(tracer: _Tracer, node: fx.Node, _: Any) -> int:
     return tracer.add(Layer("sum", tracer.found[below[0] - 2].neurons, (), inputs=below))
 
 
-def _pool(name: str) -> Callable[[_Tracer, fx.Node, Any], int]:
-    return lambda tracer, node, module: _pooled(tracer, node, module, name)
-
-
-def _pooled(tracer: _Tracer, node: fx.Node, module: Any, name: str) -> int:
+def _pool(tracer: _Tracer, node: fx.Node, module: Any, name: str) -> int:
     order = MEAN_POOL if name == "mean-pool" else POOL
     in_call = dict(zip(order, node.args[1:], strict=False)) | node.kwargs
     given: Mapping[str, Any] = vars(module) if isinstance(module, nn.Module) else in_call
@@ -259,20 +252,16 @@ def _flat(tracer: _Tracer, node: fx.Node, _: Any) -> int:
     return tracer.source(node)
 
 
-def _named(text: str) -> Callable[[_Tracer, fx.Node, Any], int]:
-    return lambda tracer, node, _: tracer.operation(node, text)
-
-
 POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 MEAN_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 HANDLERS: tuple[tuple[tuple[Any, ...], Callable[[_Tracer, fx.Node, Any], int]], ...] = (
     ((nn.Conv2d,), _conv),
-    ((nn.Linear,), _dense),
+    ((nn.Linear,), lambda tracer, node, module: tracer.product(node, module, Layer("dense", module.out_features, ()))),
     ((nn.BatchNorm1d, nn.BatchNorm2d), _norm),
-    ((nn.ReLU, F.relu, torch.relu, "relu", "relu_"), _named("relu")),
-    ((nn.Dropout, F.dropout), _named("dropout")),
-    ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), _pool("pool")),
-    ((nn.AvgPool2d, F.avg_pool2d), _pool("mean-pool")),
+    ((nn.ReLU, F.relu, torch.relu, "relu", "relu_"), lambda tracer, node, _: tracer.operation(node, "relu")),
+    ((nn.Dropout, F.dropout), lambda tracer, node, _: tracer.operation(node, "dropout")),
+    ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), partial(_pool, name="pool")),
+    ((nn.AvgPool2d, F.avg_pool2d), partial(_pool, name="mean-pool")),
     ((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), _global_mean),
     (("mean", torch.mean), _mean),
     ((operator.add, operator.iadd, torch.add, "add", "add_"), _sum),

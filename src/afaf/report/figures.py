@@ -23,7 +23,7 @@ from afaf.network.ledger import Ledger
 from afaf.network.spec import NetworkSpec
 from afaf.report.ledger_facts import NOBODY, first_users
 from afaf.runs.folder import read_json
-from afaf.runs.results import Results, Row
+from afaf.runs.results import Results
 from afaf.storage.model_file import Model
 from afaf.text import printable_name
 
@@ -99,7 +99,8 @@ def save_r_matrix(results: Results, path: Path) -> None:
     figure = _figure(2 * side + 0.8, side + 0.9)
     for place, (name, R, mean) in enumerate([("class-IL", results.R, results.acc), ("task-IL", results.R_task_il, results.acc_task_il)]):
         axes = figure.add_subplot(1, 2, place + 1)
-        values = _square(R)
+        missing = [[None] * (n_tasks - len(row)) for row in R]
+        values = np.array([[*row, *rest] for row, rest in zip(R, missing, strict=True)], dtype=np.float64)  # None is NaN
         axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
         for (j, i), value in np.ndenumerate(values):
             if np.isfinite(value):
@@ -126,14 +127,6 @@ def _save(figure: Figure, path: Path) -> None:
 
 def _neurons(count: int) -> str:
     return f"{count} neuron" if count == 1 else f"{count} neurons"
-
-
-def _square(R: list[Row]) -> NDArray[np.float64]:
-    values = np.full((len(R), len(R)), np.nan)
-    for j, row in enumerate(R):
-        for i, value in enumerate(row):
-            values[j, i] = np.nan if value is None else value
-    return values
 
 
 def _by_first_task(spec: NetworkSpec, ledger: Ledger, l: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -111,21 +111,6 @@ class UnfinishedRun(UserWarning):
     """Warns of a run that is left out of a page."""
 
 
-def unfinished_in(sources: Sequence[Path]) -> list[Path]:
-    """Return the run folders among these folders and within them that have no results yet."""
-    folders = [path.parent for source in sources for path in _within(source, "config.json")]
-    return [folder for folder in folders if not (folder / "results.json").exists()]
-
-
-@contextlib.contextmanager
-def readable_runs(named: str) -> Iterator[None]:
-    """Turn errors from damaged files of runs into a RunError."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise RunError(f"{named} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor checks a run") from None
-
-
 def not_finished(source: Path) -> str:
     """Say how to continue a run without results; one that diverged would diverge again in the same way."""
     log = source / "log.jsonl"
@@ -155,8 +140,11 @@ def write_report(source: Path | Sequence[Path], out: Path | None = None, *, forc
     common = sources[0] if len(sources) == 1 else Path(os.path.commonpath([folder.absolute() for folder in sources]))
     path, inputs = out or common / "report.html", files_read(sources)
     check_output(path, "html", inputs, force=force)
-    with readable_runs(", ".join(map(str, sources))):
+    try:
         text = _page(sources).html()
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        named = ", ".join(map(str, sources))
+        raise RunError(f"{named} cannot be shown, since a file in it is damaged or missing ({error}): afaf doctor checks a run") from None
     write_output(path, "html", text.encode(), inputs, force=force)
     return path
 
@@ -169,7 +157,8 @@ def _page(sources: Sequence[Path]) -> Page:
 
     if len(sources) == 1 and (sources[0] / "sweep.json").exists():
         return sweep_page(sources[0])
-    runs, unfinished = runs_in(sources), unfinished_in(sources)
+    runs, begun = runs_in(sources), [path.parent for source in sources for path in _within(source, "config.json")]
+    unfinished = [folder for folder in begun if not (folder / "results.json").exists()]
     for folder in runs:
         check_links(folder)
     if unfinished and not runs:

@@ -53,14 +53,10 @@ def measured_page(measured: Measured, title: str, footer: str, base: str = "pres
         Section("seeds", "All seeds", all_seeds(measured, shapes) + without_numbers(measured)),
     ]
     devices = sorted({line.get("device", "unknown") for line in measured.lines})
-    subtitle = f"{counted(measured, done)} of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
-    return Page(title, subtitle, tuple(sections), footer)
-
-
-def counted(measured: Measured, done: Sequence[Line]) -> str:
-    """Say how many runs have numbers."""
     total = len(measured.lines)
-    return f"{len(done)} runs" if len(done) == total else f"{len(done)} of {total} runs have numbers,"
+    counted = f"{len(done)} runs" if len(done) == total else f"{len(done)} of {total} runs have numbers,"
+    subtitle = f"{counted} of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
+    return Page(title, subtitle, tuple(sections), footer)
 
 
 def colour_of(method: str) -> str:

@@ -78,6 +78,9 @@ def run_page(folders: Sequence[Path]) -> Page:
     several = f"{len(runs.results)} seeds ({seeds}); mean ± standard deviation" if runs.several else f"seed {seeds}"
     counts = np.sum([run.confusion for run in runs.results], axis=0)
     draws = bool(candidates_drawn(runs.model))
+    ownership = "permanently to the task that learned them."
+    if not runs.model.learner.ledger.keeps_past:
+        ownership = "to the task that moved them last: this method lets every task move all of them."
     sections = (
         Section("headline", "Headline", headline(runs)),
         Section(
@@ -85,7 +88,9 @@ def run_page(folders: Sequence[Path]) -> Page:
         ),
         Section("over-time", "Each task over time", over_time(runs), "How well each task is remembered as the next ones are learned."),
         Section("confusion", "Confusion by class", charts(chart("", confusion_map(counts, first.class_names))), CONFUSION),
-        Section("ledger", "Owners of connections and neurons", ledger_charts(runs.model), _of_first(runs, _ownership(runs))),
+        Section(
+            "ledger", "Owners of connections and neurons", ledger_charts(runs.model), _of_first(runs, f"Connections belong {ownership}")
+        ),
         Section("candidates", "Where classes drew their candidates", candidates(runs), _of_first(runs, CANDIDATES) if draws else ""),
         Section("curves", "Training curves", curves(runs), "Over the outputs in the loss, on training images; one line a task."),
         Section("costs", "Costs against dense", cost_bars(runs), "The dense network and its training are 1."),
@@ -106,12 +111,6 @@ CANDIDATES = (
     "When a task reuses, each of its classes draws on the neurons that respond to it most. The colour is the task that had fixed the "
     "neuron; grey ones were used by earlier tasks but free, pale ones unused."
 )
-
-
-def _ownership(runs: Runs) -> str:
-    if runs.model.learner.ledger.keeps_past:
-        return "Connections belong permanently to the task that learned them."
-    return "Connections belong to the task that moved them last: this method lets every task move all of them."
 
 
 def _of_first(runs: Runs, text: str) -> str:

@@ -36,8 +36,8 @@ class Piece:
     tooltip: str
 
 
-def svg(height: float, label: str, body: str, width: float = WIDTH) -> str:
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{body}</svg>'
+def svg(height: float, label: str, body: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">{body}</svg>'
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
@@ -63,8 +63,6 @@ def heat_map(
     The value is the opacity of a cell's colour, which works in light and dark mode.
     """
     left, top = (22 if max((len(name) for name in rows), default=0) <= 3 else 84), 20
-    if not any(rows):
-        left = 22
     side = (WIDTH - left - 8) / max(1, max(len(row) for row in values))
     height = side if len(values) > 2 else min(side, 40)
     parts = []
@@ -97,8 +95,8 @@ def number_ink(share: float) -> str:
     return next(ink for up_to, ink in INKS if share <= up_to)
 
 
-def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    span = max(high - low, 1e-9)
+def _ticks(low: float, high: float) -> list[float]:
+    span, wanted = max(high - low, 1e-9), 5
     power = math.floor(math.log10(span / wanted))
     step = next(s * 10.0**power for s in (1, 2, 2.5, 5, 10, 20) if span / (s * 10.0**power) <= wanted)
     first = -(-low // step)
@@ -120,7 +118,6 @@ def lines(
     y_title: str = "",
     y_range: tuple[float, float] | None = None,
     x_ticks: Sequence[float] | None = None,
-    height: float = 210,
     marks: bool = True,
 ) -> str:
     """Draw lines; `tooltip` is a function of a line and the index of a point."""
@@ -130,7 +127,7 @@ def lines(
         return ""
     low, high = y_range or (min(0.0, min(values)), max(values) * 1.05 or 1.0)
     first, last = min(xs), max(xs)
-    left, right, top, bottom = 34, 10, 20, 34
+    left, right, top, bottom, height = 34, 10, 20, 34, 210
 
     def px(x: float) -> float:
         return left + (x - first) / max(last - first, 1e-9) * (WIDTH - left - right) if last > first else (left + WIDTH - right) / 2
@@ -171,9 +168,9 @@ def _band(one: Series, px: Callable[[float], float], py: Callable[[float], float
     return f'<path d="M{"L".join(above + below)}Z" fill="{one.colour}" opacity="0.14"/>' if len(edges) > 1 else ""
 
 
-def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str, *, left: float = 84) -> str:
+def stacked_bars(rows: Sequence[tuple[str, Sequence[Piece]]], label: str) -> str:
     """Draw a horizontal bar of full width for each row, divided in proportion to its pieces."""
-    step, parts = 24.0, []
+    left, step, parts = 84.0, 24.0, []
     for j, (name, pieces) in enumerate(rows):
         y, x, whole = 4 + j * step, left, sum(piece.amount for piece in pieces) or 1
         parts.append(text(left - 6, y + 12.5, name, "small", "end"))
@@ -207,7 +204,7 @@ def bars(rows: Sequence[tuple[str, float, str, str]], label: str, *, high: float
     return svg(8 + len(rows) * step, label, "".join(parts))
 
 
-def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: str, *, unit: str = "%", left: float = 84) -> str:
+def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: str, *, left: float = 84) -> str:
     """Draw a row of dots (value, colour, tooltip) for each name, on a common axis."""
     values = [value for _, marks in rows for value, _, _ in marks]
     if not values:
@@ -223,7 +220,7 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], label: st
 
     for tick in _ticks(low, high):
         parts.append(f'<line x1="{px(tick):.4g}" x2="{px(tick):.4g}" y1="4" y2="{height:g}" class="grid"/>')
-        parts.append(text(px(tick), height + 12, f"{tick:g}{' ' + unit if tick == _ticks(low, high)[-1] else ''}", "small"))
+        parts.append(text(px(tick), height + 12, f"{tick:g}{' %' if tick == _ticks(low, high)[-1] else ''}", "small"))
     for j, (name, marks) in enumerate(rows):
         y = 16 + j * step
         parts.append(text(left - 6, y + 4, name, "small", "end"))

@@ -21,7 +21,6 @@ from afaf.report.figures import save_r_matrix
 from afaf.runs.events import EpochEnded, Event, RunResumed, TaskEnded
 from afaf.runs.folder import TENSORBOARD, flat, read_json
 from afaf.runs.results import Results
-from afaf.training.report import EpochReport
 
 
 def check_installed() -> None:
@@ -52,17 +51,13 @@ class TensorBoard:
             case RunResumed(epochs_done=epochs):
                 self.epochs = epochs
             case EpochEnded(report=report):
-                self._add_epoch(report)
+                self.epochs += 1
+                phase = f" phase {report.phase + 1}" if report.phase else ""
+                for name, value in (("loss", report.loss), ("accuracy", report.accuracy)):
+                    self.writer.add_scalar(f"train/{name}", value, self.epochs)
+                    self.writer.add_scalar(f"train by task/{name}, task {report.task}{phase}", value, report.epoch + 1)
             case TaskEnded(tasks=tasks, row=row, row_task_il=row_task_il):
                 self._add_accuracies(tasks[-1], row, row_task_il)
-
-    def _add_epoch(self, report: EpochReport) -> None:
-        """Add loss and accuracy over all tasks, and for this task."""
-        self.epochs += 1
-        for name, value in (("loss", report.loss), ("accuracy", report.accuracy)):
-            self.writer.add_scalar(f"train/{name}", value, self.epochs)
-            phase = f" phase {report.phase + 1}" if report.phase else ""
-            self.writer.add_scalar(f"train by task/{name}, task {report.task}{phase}", value, report.epoch + 1)
 
     def _add_accuracies(self, task: int, row: list[float | None], row_task_il: list[float | None]) -> None:
         """Add the accuracy on every task so far, and their mean."""

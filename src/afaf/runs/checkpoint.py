@@ -7,9 +7,9 @@ newest stay.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ class Checkpoints:
         self.folder, self.every = folder, every
         self.path = folder.path / CHECKPOINTS
         self._began_with = began_with(folder.read_json("config.json"))  # read now: somebody may change the file during the run
-        self._writer = Writer()
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
         self._good: list[Path] = []  # oldest first
         self._unusable: list[Path] = []  # checkpoints of this run that a resume passed over
         self._number = 0
@@ -67,12 +68,13 @@ class Checkpoints:
         """At the end of an epoch: whether waiting for the end of the next one would be too long."""
         now = time.monotonic()
         epoch, self._epoch_began = now - self._epoch_began, now
-        self._writer.check()
+        if self._writing is not None and self._writing.done():
+            self.wait()
         return self.every is not None and now - self._last + epoch >= self.every
 
     def save(self, learner: Learner, position: Position, progress: RunProgress) -> None:
         """Checkpoint a run within a task, or between two tasks."""
-        self._writer.wait()
+        self.wait()
         self._number += 1
         task = max(learner.classes_of)
         where = f"phase-{position.phase}-epoch-{position.epochs}" if position.begun else "end"
@@ -100,17 +102,18 @@ class Checkpoints:
                     old.unlink()
             self._good, self._unusable = self._good[-KEPT:], []
 
-        self._writer.start(write)
+        self._writing = self._pool.submit(write)
         self._last = time.monotonic()
 
     def wait(self) -> None:
         """Wait until everything is on the disk; an error of the background thread is raised here."""
-        self._writer.wait()
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def close(self) -> None:
-        """After an error of the run: wait for the writer, so that nobody meets it in the folder."""
-        with contextlib.suppress(Exception):
-            self._writer.wait()
+        """Wait for the writer also after an error of the run, so that nobody meets it in the folder."""
+        self._pool.shutdown()
 
     def restore(self, device: torch.device, n_tasks: int, warn: Callable[[str], None]) -> Restored | None:
         """The newest good checkpoint; others are passed over with a warning. None if there is no good one: the run starts again."""
@@ -130,36 +133,6 @@ class Checkpoints:
             self._good = [good for good in paths[place:][::-1] if _is_marked(good)]
             return restored
         return None
-
-
-class Writer:
-    """Runs at most one job at a time in the background; its error is raised at the next call."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, job: Callable[[], None]) -> None:
-        self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def _run(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            self._error = error
-
-    def check(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check()
 
 
 def load_checkpoint(path: Path, device: torch.device, n_tasks: int | None = None) -> Restored:

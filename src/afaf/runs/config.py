@@ -5,13 +5,13 @@ A key that does not exist or a value of the wrong type is an error that names th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -167,15 +167,13 @@ def parse_toml(text: str, where: str) -> Table:
     """TOML as a table. Raises TOMLDecodeError for invalid TOML, ConfigError for text that is too long or nested too deeply."""
     if len(text) > LARGEST_TEXT or max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
         raise ConfigError(f"{where} is too long: settings have at most {LARGEST_TEXT:,} characters, and {LONGEST_LINE:,} in a line")
-    with _within_limits(where):
-        return tomllib.loads(text)
+    return typing.cast(Table, _parse(tomllib.loads, text, where))
 
 
-@contextlib.contextmanager
-def _within_limits(where: str) -> Iterator[None]:
+def _parse(parse: Callable[[str], Any], text: str, where: str) -> Any:
     try:
-        yield
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError):
+        return parse(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError):
         raise
     except ValueError as error:  # Python reads no int of more than 4,300 digits
         raise ConfigError(f"{where} holds a number that is too long: {error}") from None
@@ -187,11 +185,7 @@ def read_config_file(path: Path) -> list[Table]:
     """A configuration from a TOML file, or from the config.json of a run, which replaces the preset."""
     if path.suffix != ".json":
         return [read_toml(path)]
-    try:
-        with _within_limits(str(path)):
-            table = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    table = _read(path, partial(_parse, json.loads), "JSON")
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no table of settings")
     stored = table.get("config")
@@ -200,14 +194,13 @@ def read_config_file(path: Path) -> list[Table]:
 
 def read_toml(path: Path) -> Table:
     """A TOML file as a table; a ConfigError names the file."""
-    try:
-        return parse_toml(_read_text(path), str(path))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return typing.cast(Table, _read(path, parse_toml, "TOML"))
 
 
-def _read_text(path: Path) -> str:
+def _read(path: Path, parse: Callable[[str, str], Any], kind: str) -> Any:
     try:
-        return read_text(path)
+        return parse(read_text(path), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid {kind}: {error}") from None

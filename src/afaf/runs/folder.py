@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from afaf.errors import RunError, UnfinishedLine, WriteError
-from afaf.files import append_line, is_part, read_bytes, reason, remove_parts, sync, write_whole
+from afaf.errors import RunError, UnfinishedLine
+from afaf.files import append_line, is_part, make_folders, read_bytes, reason, remove_parts, sync, write_whole, writing
 from afaf.files.lock import NAME as LOCK
 from afaf.files.lock import FolderLock, in_use, is_locked
 from afaf.files.read import RECORD_LIMIT
@@ -42,11 +42,7 @@ class RunFolder:
     def create(cls, path: Path) -> RunFolder:
         """A new run folder; one that already holds a run, or anything else, is refused."""
         cls.refuse_taken(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            sync(path.parent)
-        except OSError as error:
-            raise WriteError(f"cannot create the run folder {path}: {reason(error)}; choose another with --out") from None
+        make_folders(path, "choose another with --out")
         folder = cls(path)
         folder._lock.take()
         try:
@@ -120,18 +116,14 @@ class RunFolder:
 
     def sync_log(self) -> None:
         """Flush the log to the disk, before a checkpoint that refers to its length."""
-        try:
+        with writing(self.log_path):
             if self.log_path.exists():
                 sync(self.log_path)
-        except OSError as error:
-            raise WriteError(f"cannot write {self.log_path}: {reason(error)}") from error
 
     def cut_log(self, size: int) -> None:
         """Remove the lines after the first `size` bytes: those epochs will be learned again."""
-        if self.log_bytes() <= size:
-            return
-        kept = _read(self.log_path)[:size]
-        write_whole(self.log_path, kept)
+        if self.log_bytes() > size:
+            write_whole(self.log_path, _read(self.log_path)[:size])
 
 
 def check_links(path: Path) -> None:
@@ -193,19 +185,17 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file of a run folder; RunError if it is damaged, impossible or of a newer format."""
+    data, wrong = None, ""
     try:
         data = json.loads(_read(path))
-    except UnicodeDecodeError:
-        raise RunError(f"{path} is damaged: it is not text in UTF-8; `afaf doctor {path.parent}` says what can be recovered") from None
     except (ValueError, RecursionError):
-        raise RunError(f"{path} is damaged: it is not JSON; `afaf doctor {path.parent}` says what can be recovered") from None
-    if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it holds no table; `afaf doctor {path.parent}` says what can be recovered")
-    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
-        raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
-    wrong = results.what_is_wrong(data) if path.name == "results.json" else ""
-    if wrong:
-        raise RunError(f"{path} is damaged: {wrong}; `afaf doctor {path.parent}` says what can be recovered")
+        wrong = "it is not JSON in UTF-8"
+    if isinstance(data, dict):
+        if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+            raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
+        wrong = results.what_is_wrong(data) if path.name == "results.json" else ""
+    if wrong or not isinstance(data, dict):
+        raise RunError(f"{path} is damaged: {wrong or 'it holds no table'}; `afaf doctor {path.parent}` says what can be recovered")
     return data
 
 

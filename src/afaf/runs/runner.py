@@ -161,7 +161,12 @@ class Run:
             self._learn(numbers)
             self._evaluate(numbers)
             self._end_task()
-        return self._finish()
+        results = self._results()
+        if self.folder is not None and self.checkpoints is not None and results.model is not None:
+            results.model.save(self.folder.path / "model.safetensors")
+            self.checkpoints.wait()
+            self.folder.write_json("results.json", results.to_dict())  # last: a folder with results is complete
+        return results
 
     def _planned_epochs(self) -> list[int]:
         """The epochs of every phase of every task; `learn.epochs` each for a method that does not predict its costs."""
@@ -170,14 +175,6 @@ class Run:
             return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, outputs)]
         except ConfigError:
             return [self.config.learn.epochs] * (len(self.task_groups) * self.method.phases)
-
-    def _finish(self) -> Results:
-        results = self._results()
-        if self.folder is not None and self.checkpoints is not None and results.model is not None:
-            results.model.save(self.folder.path / "model.safetensors")
-            self.checkpoints.wait()
-            self.folder.write_json("results.json", results.to_dict())  # last: a folder with results is complete
-        return results
 
     def learn_task(self, number: int) -> float:
         """Learn one task; return the task-IL accuracy on it."""
@@ -281,7 +278,8 @@ class Run:
         self.emit(Warned(self.job, message))
 
     def _results(self) -> Results:
-        progress = self.progress
+        progress, names = self.progress, [list(task.class_names) for task in self.stream]
+        preparations = [task.preparation for task in self.stream]
         return Results(
             stream=self.stream.name,
             method=self.method.name,
@@ -291,7 +289,7 @@ class Run:
             task_id=progress.task_id,
             before=progress.before,
             confusion=progress.confusion,
-            class_names=[list(task.class_names) for task in self.stream],
+            class_names=names,
             params=self.learner.params,
             dense_params=self.setup.spec.dense_params,
             seconds=time.perf_counter() - self._started,
@@ -300,15 +298,5 @@ class Run:
             warnings=progress.warnings,
             run=None if self.folder is None else str(self.folder.path),
             R_task_il_unmasked=progress.R_task_il_unmasked if progress.R_task_il_unmasked != progress.R_task_il else None,
-            model=self._model(),
-        )
-
-    def _model(self) -> Model:
-        return Model(
-            self.learner,
-            self.method.name,
-            [list(task.class_names) for task in self.stream],
-            [task.preparation for task in self.stream],
-            self.config.to_dict(),
-            self.stream.name,
+            model=Model(self.learner, self.method.name, names, preparations, self.config.to_dict(), self.stream.name),
         )

@@ -163,7 +163,11 @@ class Stream(Sequence[Task]):
 
     def with_validation(self, fraction: float, seed: int = 0) -> Stream:
         """Return a copy that holds out a stratified part of each task's training images for validation."""
-        return Stream(self.name, [_cut_validation(task, fraction, seed) for task in self.tasks], self.label_map)
+        tasks = []
+        for task in self.tasks:
+            kept, held_out = stratified(task.train.labels, fraction, seed, "validation")
+            tasks.append(replace(task, train=task.train.take(kept), validation=task.train.take(held_out)))
+        return Stream(self.name, tasks, self.label_map)
 
     def with_at_most(self, images: int) -> Stream:
         """Return a copy with at most `images` images per class in each part, for quick trials."""
@@ -338,11 +342,6 @@ def check_tasks(stream: Stream) -> None:
 
 def _ids(labels: NDArray[Any], label_map: Mapping[Hashable, int]) -> NDArray[np.int64]:
     return np.array([label_map.get(label, -1) for label in labels.tolist()], dtype=np.int64)
-
-
-def _cut_validation(task: Task, fraction: float, seed: int) -> Task:
-    kept, held_out = stratified(task.train.labels, fraction, seed, "validation")
-    return replace(task, train=task.train.take(kept), validation=task.train.take(held_out))
 
 
 def _cut_to(task: Task, images: int) -> Task:

@@ -111,10 +111,6 @@ class Inspection:
     skipped: tuple[str, ...] = ()
     note: str = ""
 
-    @property
-    def usable(self) -> bool:
-        return self.state in ("verified", "partial", "counted")
-
     def total(self, part: Part) -> int:
         return sum(self.counts.get(part, {}).values())
 

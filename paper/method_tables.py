@@ -1,4 +1,4 @@
-"""The tables of docs/methods.md: the actions of each method, and its costs on each built-in stream."""
+"""`python -m paper.method_tables` prints the tables of docs/methods.md: actions of the methods, and costs on each built-in stream."""
 
 from __future__ import annotations
 
@@ -55,3 +55,7 @@ def _ratio(value: float | None) -> str:
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(methods_tables())
