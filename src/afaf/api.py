@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -21,7 +22,8 @@ from afaf.runs.results import Results
 from afaf.runs.setup import costs_of
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
-from afaf.sweeps.tune import Search, Tuned, tune_job
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.tune import Search, Stability, Tuned
 
 P = ParamSpec("P")
 
@@ -97,7 +99,7 @@ def tune(
     stream: str | Stream,
     method: str | type[Method[Any]],
     *,
-    tasks: int = 2,
+    tasks: int = Search.tasks,
     start: float | None = None,
     decay: float = Search.decay,
     searches: int = Search.searches,
@@ -105,6 +107,7 @@ def tune(
     learning_rates: Sequence[float] = (),
     seed: int = 0,
     device: str = "auto",
+    out: str | Path | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | Sequence[str] | None = None,
     data: str | Path | None = None,
@@ -112,7 +115,10 @@ def tune(
 ) -> Tuned:
     """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
 
-    Use all `settings` of the result together, with the settings given here: they are the run that was tuned.
+    Use all `settings` of the result together, with the settings given here: they are the run that was tuned. With `out`, a folder, the
+    trials are kept there, and the same call again goes on with them.
     """
-    job = Job(stream, method, seed, settings, config, device, data)
-    return tune_job(job, Search(start, decay, searches, tolerance), tasks=tasks, learning_rates=learning_rates, on_event=on_event)
+    search = Search(start, decay, searches, tolerance, tasks, list(learning_rates))
+    with tempfile.TemporaryDirectory() as temporary:
+        stability = Stability(Job(stream, method, seed, settings, config, device, data), search, Path(out or temporary))
+        return stability.carry_out(LocalExecutor(device, jobs_at_once=1), on_event)

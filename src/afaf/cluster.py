@@ -15,6 +15,7 @@ from afaf.errors import AfafError, ConfigError
 
 ANSWER = 8.0  # seconds within which a cluster must answer
 OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
+TOKEN = " (if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head node)"
 GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
 
 
@@ -39,7 +40,7 @@ def connect(on: str, jobs_at_once: int | None = None) -> tuple[Any, bool]:
     _, _, address = on.partition(":")
     if address:
         _check_reachable(address)
-        within(ANSWER, f"--on ray:{address}: cannot join a cluster there", lambda: ray.init(address=address, **quiet))
+        within(ANSWER, f"--on ray:{address}: cannot join the cluster there{TOKEN}", lambda: ray.init(address=address, **quiet))
         return ray, True
     cpus = max(jobs_at_once or 0, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with _signals_kept():  # in this thread: the cluster ends with the thread that starts it

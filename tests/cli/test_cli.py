@@ -228,8 +228,8 @@ def test_the_numbers_of_a_large_network_fit_a_narrow_terminal() -> None:
     assert "…" not in shown
 
 
-def test_tune_prints_the_value_and_one_json_object_last() -> None:
-    result = runner.invoke(app, ["tune", "split-digits", "lwf", *QUICK, "--json"])
+def test_tune_prints_the_value_and_one_json_object_last(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["tune", "split-digits", "lwf", *QUICK, "--json", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert (last["stream"], last["method"], last["option"]) == ("split-digits", "lwf", "method.strength")
@@ -241,7 +241,7 @@ def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) 
     """All that was set and all that was found is in it, and it can be typed as it stands."""
     (tmp_path / "some settings.toml").write_text("run.images = 20\n")
     typed = ["--config", str(tmp_path / "some settings.toml"), "--set", "learn.epochs=1", "--lr", "0.02", "--searches", "1"]
-    result = runner.invoke(app, ["tune", "split-digits", "ewc", *typed, "--device", "cpu", "--json"])
+    result = runner.invoke(app, ["tune", "split-digits", "ewc", *typed, "--device", "cpu", "--json", "--out", str(tmp_path / "tune")])
     assert result.exit_code == 0, result.output
     *_, command, last = result.stdout.splitlines()
     found = json.loads(last)["settings"]

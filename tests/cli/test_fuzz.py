@@ -136,7 +136,7 @@ COMMANDS = st.one_of(
             option("--tasks", numbers),
             option("--decay", numbers),
         ),
-        *(option("--start", numbers), option("--lr", numbers), sets),
+        *(option("--start", numbers), option("--lr", numbers), option("--out", runs), sets),
     ),
     command(
         *("reproduce", option("tiny"), option("--list"), option("--seeds", st.sampled_from(["1", "0", "999999999"]))),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,30 +13,31 @@ import torch
 
 import afaf
 from afaf.api import tune
-from afaf.errors import ConfigError
-from afaf.methods.lwf import LwF
-from afaf.runs.events import EpochEnded, Event
+from afaf.errors import ConfigError, StoppedError
+from afaf.runs.events import EpochEnded, Event, JobStarted
 from afaf.runs.job import Job
+from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Split, Stream
-from afaf.sweeps.tune import Search, _Tuner
-from afaf.training.named import state_dict
+from afaf.sweeps.executor import LocalExecutor
+from afaf.sweeps.tune import Search, Stability
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 3, "learn.batch_size": 32}
 
 
 def test_the_strongest_within_the_tolerance_is_found() -> None:
-    tried: list[float] = []
+    def found(search: Search) -> tuple[float, int]:
+        """The value, and how many were tried, where values beyond 50 diverge and others cost a percent for each unit."""
+        for tried in range(1, search.searches + 1):
+            place = search.strongest([None if value > 50 else 100 - value for value in search.values[:tried]], 100.0)
+            if place is not None:
+                return search.values[place], tried
+        raise AssertionError
 
-    def accuracy_of(value: float) -> float | None:
-        tried.append(value)
-        return None if value > 50 else 100 - value  # diverges beyond 50, then costs a percent for each unit
-
-    assert Search(start=160.0, tolerance=0.2).strongest(100.0, accuracy_of) == (20.0, True)
-    assert tried == [160.0, 80.0, 40.0, 20.0]
-    assert Search(start=160.0, tolerance=0.1).strongest(100.0, accuracy_of) == (10.0, True)
-    assert Search(start=160.0, tolerance=0.1, searches=3).strongest(100.0, accuracy_of) == (40.0, False)
-    assert Search(start=9.0, decay=0.1).strongest(100.0, accuracy_of) == (9.0, True)
+    assert found(Search(start=160.0, tolerance=0.2)) == (20.0, 4)
+    assert found(Search(start=160.0, tolerance=0.1)) == (10.0, 5)
+    assert found(Search(start=160.0, tolerance=0.1, searches=3)) == (40.0, 3)
+    assert found(Search(start=9.0, decay=0.1)) == (9.0, 1)
 
 
 def test_digits_step_by_step() -> None:
@@ -71,17 +74,63 @@ def test_neither_test_images_nor_later_tasks_are_looked_at() -> None:
         assert tune(spoiled, method, settings=settings, device="cpu") == tune(digits, method, settings=settings, device="cpu")
 
 
-def test_every_trial_starts_from_the_same_state() -> None:
+TWO_RATES: dict[str, Any] = {"tasks": 3, "learning_rates": (0.005, 0.05), "start": 1e9, "decay": 1e-2, "tolerance": 0.05}
+
+
+class StopsIn:
+    """Asks the search to stop in an epoch of the given trial."""
+
+    def __init__(self, stop: StopToken, trial: int):
+        self.stop, self.trial, self.trials = stop, trial, list[Any]()
+
+    def __call__(self, event: Event) -> None:
+        self.trials += [event.job.tag] if isinstance(event, JobStarted) else []
+        if isinstance(event, EpochEnded) and len(self.trials) == self.trial:
+            self.stop.ask()
+
+
+@pytest.mark.parametrize("trial", [2, 4, 6])
+def test_a_search_that_is_stopped_goes_on_to_the_same_result(tmp_path: Path, trial: int) -> None:
+    """Trials that ended are not learned again, and the one in progress continues; a finished search learns nothing."""
+    whole = tune("split-digits", "ewc", settings=QUICK, device="cpu", **TWO_RATES)
+    job, search = Job("split-digits", "ewc", settings=QUICK), Search(**{**TWO_RATES, "learning_rates": [0.005, 0.05]})
+    stops = StopsIn(StopToken(), trial)
+    with pytest.raises(StoppedError):
+        Stability(job, search, tmp_path).carry_out(LocalExecutor("cpu", jobs_at_once=1, stop=stops.stop), stops)
+    goes_on = StopsIn(StopToken(), 0)
+    assert tune("split-digits", "ewc", settings=QUICK, device="cpu", out=tmp_path, on_event=goes_on, **TWO_RATES) == whole
+    assert stops.trials[-1] == goes_on.trials[0]
+    assert len(stops.trials) + len(goes_on.trials) == len(whole.trials) + 1
+    assert any('"resumed"' in log.read_text() for log in tmp_path.rglob("log.jsonl"))
+    nothing = StopsIn(StopToken(), 0)
+    assert tune("split-digits", "ewc", settings=QUICK, device="cpu", out=tmp_path, on_event=nothing, **TWO_RATES) == whole
+    assert not nothing.trials
+    with pytest.raises(ConfigError, match="tolerance"):
+        tune("split-digits", "ewc", settings=QUICK, device="cpu", out=tmp_path, **{**TWO_RATES, "tolerance": 0.1})
+
+
+def test_values_tried_at_once_give_the_same_result(tmp_path: Path) -> None:
+    """Weaker values that another thread has begun meanwhile do not count."""
+    job, search = Job("split-digits", "ewc", settings=QUICK), Search(**{**TWO_RATES, "learning_rates": [0.005, 0.05]})
+    at_once = Stability(job, search, tmp_path).carry_out(LocalExecutor("cpu", jobs_at_once=3))
+    assert at_once == tune("split-digits", "ewc", settings=QUICK, device="cpu", **TWO_RATES)
+    stored = json.loads((tmp_path / "sweep.json").read_text())
+    assert [trial["value"] for trial in stored["trials"]] == [trial.accuracy for trial in at_once.trials]
+    assert stored["chosen"] == len(at_once.trials) - 1
+
+
+def test_every_trial_starts_from_the_same_state(tmp_path: Path) -> None:
     """A trial leaves what it started from as it was: tried again, it ends in the same bits."""
-    tuner = _Tuner(
-        Job("split-digits", LwF, device="cpu"),
-        afaf.open_stream("split-digits")[:2].with_validation(0.1),
-        [{"learn": {"epochs": 2}, "run": {"validation": 0.1, "evaluate_on": "validation"}}],
-    )
-    _, start = tuner._learn(1, None, 0.05, 0.0)
-    ends = [state_dict(tuner._learn(2, start, 0.05, value)[1].network.parameters) for value in (10.0, 1.0, 10.0)]
-    assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[2].values(), strict=True))
-    assert not torch.equal(ends[0]["weight/1"], ends[1]["weight/1"])
+    starts: dict[float, Any] = {}
+
+    def watch(event: Event) -> None:
+        if isinstance(event, JobStarted) and event.job.start is not None:
+            starts[event.job.tag.value] = {name: tensor.clone() for name, tensor in event.job.start.tensors.items()}
+
+    tune("split-digits", "lwf", tolerance=0.0, start=1e4, searches=3, settings=QUICK, device="cpu", out=tmp_path, on_event=watch)
+    first, *others = starts.values()
+    assert len(others) == 3
+    assert all(torch.equal(tensor, other[name]) for other in others for name, tensor in first.items())
 
 
 def test_the_learning_rate_is_the_most_plastic_one() -> None:

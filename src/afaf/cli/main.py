@@ -14,7 +14,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.consoles import ERR, OUT, say
+from afaf.cli.consoles import OUT, say
 from afaf.cli.costs import costs
 from afaf.cli.data import data_app
 from afaf.cli.demo import demo
@@ -27,17 +27,15 @@ from afaf.cli.options import (
     AtOnceOption,
     ConfigOption,
     DataOption,
-    DeviceOption,
     ForceOption,
     JsonOption,
-    MethodName,
     OnOption,
     PrecisionOption,
-    SeedOption,
     SetOption,
-    StreamName,
 )
 from afaf.cli.reproduce import reproduce
+from afaf.cli.sweep import sweep
+from afaf.cli.tune import tune
 from afaf.errors import ConfigError
 from afaf.version import __version__
 
@@ -93,117 +91,21 @@ def run(
 ) -> None:
     """Learn a stream with one or more methods, one task after the other. `afaf report` compares the runs."""
     from afaf.cli.runs import resume_run, run_methods
+    from afaf.runs.job import Job
 
     if resume is not None:
         given = stream or methods or seed is not None or seeds is not None or out or config or precision or tensorboard or jobs_at_once
         if given:
             raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
-        resume_run(OUT, ERR, resume, device, set_, data, as_json=json_)
+        resume_run(resume, device, set_, data, as_json=json_)
         return
     if seed is not None and seeds is not None:
         raise ConfigError("--seed and --seeds exclude each other: one run, or several")
     if stream is None or not methods:
         raise ConfigError("name a stream and a method, for example `afaf run split-digits afaf`, or a run to go on with: --resume RUN")
-    run_methods(
-        OUT,
-        ERR,
-        stream,
-        methods,
-        seed=seed,
-        seeds=seeds,
-        device=device or "auto",
-        out=out,
-        jobs_at_once=jobs_at_once,
-        on=on,
-        settings=[*set_, *([f"run.precision={precision}"] if precision else [])],
-        config=config,
-        data=data,
-        as_json=json_,
-        tensorboard=tensorboard,
-    )
-
-
-@app.command(rich_help_panel=RUNS)
-def sweep(
-    stream: StreamName,
-    method: MethodName,
-    space: Annotated[Path | None, typer.Option(help="A TOML file of ranges and choices (default: the method's own).")] = None,
-    trials: Annotated[int, typer.Option(help="As many in all, with those done before.", min=1, max=1_000_000)] = 20,
-    search: Annotated[str, typer.Option(help="random; tpe, which learns from trials; or stability: what `afaf tune` does.")] = "random",
-    storage: Annotated[str | None, typer.Option(help="An Optuna storage URL, or a journal (default: journal.log in --out).")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Judge a trial after the first N tasks (default: all).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the sweep (default: runs/sweep-STREAM-METHOD).")] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the runs, and of random search.", min=0)] = 0,
-    device: DeviceOption = "auto",
-    jobs_at_once: AtOnceOption = None,
-    on: OnOption = "local",
-    set_: SetOption = [],
-    config: ConfigOption = None,
-    data: DataOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Search for settings, judged on validation images of the tasks seen so far. The same command again goes on.
-
-    Several processes may share a sweep."""
-    from afaf.cli.sweep import sweep_settings
-    from afaf.runs.job import Job
-
-    sweep_settings(
-        OUT,
-        ERR,
-        Job(stream, method, seed, set_, config, device, data),
-        space=space,
-        trials=trials,
-        search=search,
-        storage=storage,
-        tasks=tasks,
-        out=out,
-        on=on,
-        jobs_at_once=jobs_at_once,
-        as_json=json_,
-    )
-
-
-@app.command(rich_help_panel=RUNS)
-def tune(
-    stream: StreamName,
-    method: MethodName,
-    tasks: Annotated[int, typer.Option(help="Tune on the first N tasks; the second is the first with something to hold on to.")] = 2,
-    start: Annotated[float | None, typer.Option(help="The strongest value to try (default: the method's).")] = None,
-    decay: Annotated[float, typer.Option(help="Each value tried is this part of the one before.")] = 0.5,
-    searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
-    tolerance: Annotated[float, typer.Option(help="How far accuracy may fall, as a part of the best.")] = 0.2,
-    lr: Annotated[list[float], typer.Option(help="A learning rate to try; may be repeated (default: the preset's).")] = [],
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    set_: SetOption = [],
-    config: ConfigOption = None,
-    data: DataOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way)."""
-    from afaf.api import tune as choose
-    from afaf.cli.progress import ProgressDisplay
-    from afaf.cli.tune import run_command, show_tuned
-
-    with ProgressDisplay(ERR) as display:
-        tuned = choose(
-            stream,
-            method,
-            tasks=tasks,
-            start=start,
-            decay=decay,
-            searches=searches,
-            tolerance=tolerance,
-            learning_rates=lr,
-            seed=seed,
-            device=device,
-            config=config,
-            settings=set_,
-            data=data,
-            on_event=display.on_event,
-        )
-    show_tuned(OUT, tuned, run_command(stream, tuned, set_, config, data), as_json=json_)
+    settings = [*set_, *([f"run.precision={precision}"] if precision else [])]
+    like = Job(stream, methods[0], seed or 0, settings, config, device or "auto", data, out)
+    run_methods(like, methods, range(seeds) if seeds else None, on, jobs_at_once, as_json=json_, tensorboard=tensorboard)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -269,7 +171,7 @@ def methods() -> None:
     OUT.print(table)
 
 
-for command in (costs, doctor, reproduce):
+for command in (costs, tune, sweep, doctor, reproduce):
     app.command(rich_help_panel=RUNS)(command)
 app.command(rich_help_panel=FIRST)(demo)
 

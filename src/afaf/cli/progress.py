@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from rich.console import Console
@@ -27,6 +28,7 @@ from afaf.runs.events import (
     JobFinished,
     JobStarted,
     JobStopped,
+    OnEvent,
     RunResumed,
     RunStarted,
     TaskEnded,
@@ -34,6 +36,7 @@ from afaf.runs.events import (
     Warned,
 )
 from afaf.runs.job import Job
+from afaf.sweeps.outcome import TrialEnded
 
 
 class Display:
@@ -204,6 +207,23 @@ class GridDisplay(Display):
         left = self.total - self.done - self.failed
         expected = left * statistics.fmean(self.seconds) - sum(time.monotonic() - since for since in self.began.values())
         return max(0.0, expected) / self.jobs_at_once
+
+
+@contextlib.contextmanager
+def trial_display(console: Console, total: int, *, already: int, jobs_at_once: int) -> Iterator[OnEvent]:
+    """Many trials of a search; warnings are left out, since poor trials warn."""
+
+    def show(event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            trial = event.record
+            value = "-" if trial.value is None else f"{trial.value:.2f} %"
+            stopped = f", stopped after task {len(trial.steps)}" if trial.state == "pruned" else ""
+            display.ended(event.job, trial.why if trial.state == "fail" else value + stopped)
+        elif not isinstance(event, Warned):
+            display.on_event(event)
+
+    with GridDisplay(console, total, already=already, jobs_at_once=jobs_at_once) as display:
+        yield show
 
 
 def headline(metrics: dict[str, float | None], seconds: float, warnings: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from afaf.cli.consoles import work_is_done
+from afaf.cli.consoles import ERR, OUT, work_is_done
 from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, StoppedError
@@ -31,41 +32,26 @@ COLUMNS = {"ACC": "acc", "BWT": "bwt", "LA": "la", "task-IL": "acc_task_il", "ta
 
 
 def run_methods(
-    console: Console,
-    stderr: Console,
-    stream: str,
-    methods: Sequence[str],
-    *,
-    seed: int | None,
-    seeds: int | None,
-    device: str,
-    out: str | None,
-    jobs_at_once: int | None,
-    on: str,
-    settings: Sequence[str],
-    config: Path | None,
-    data: Path | None,
-    as_json: bool,
-    tensorboard: bool,
+    like: Job, methods: Sequence[str], seeds: Sequence[int] | None, on: str, jobs_at_once: int | None, *, as_json: bool, tensorboard: bool
 ) -> None:
     """Carry out one run, or every method with every seed, and print the numbers."""
     if len(set(methods)) < len(methods):
         raise ConfigError(f"{' '.join(methods)}: name each method once")
     several = seeds is not None or len(methods) > 1  # then finished runs are not repeated
     jobs = [
-        Job(stream, method, number, settings, config, device, data, _folder(out, stream, method, number, several), resume=several)
+        replace(like, method=method, seed=seed, out=_folder(like.out, str(like.stream), method, seed, several), resume=several)
         for method in methods
-        for number in (range(seeds) if seeds is not None else [seed or 0])
+        for seed in ([like.seed] if seeds is None else seeds)
     ]
     check_all(jobs, tensorboard)
     with stopping(AGAIN if several else "") as stop:
-        executor = find_executor(on, device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
+        executor = find_executor(on, like.device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
         check_folders(jobs)
-        display = ProgressDisplay(stderr) if len(jobs) == 1 else GridDisplay(stderr, len(jobs), jobs_at_once=executor.jobs_at_once)
+        display = ProgressDisplay(ERR) if len(jobs) == 1 else GridDisplay(ERR, len(jobs), jobs_at_once=executor.jobs_at_once)
         with contextlib.closing(executor), display:
             results = run_all(jobs, executor, display.on_event, stop, tensorboard=tensorboard)
     summaries = [Summary([result for result in results if result.method == method]) for method in dict.fromkeys(r.method for r in results)]
-    show_results(console, summaries)
+    show_results(OUT, summaries)
     if as_json:
         table = [summary.to_dict() for summary in summaries]
         one = table[0] if len(methods) == 1 else {"methods": {s.runs[0].method: t for s, t in zip(summaries, table, strict=True)}}
@@ -119,28 +105,26 @@ class _Collector:
             self.boards[name].finish(results)
 
 
-def resume_run(
-    console: Console, stderr: Console, folder: Path, device: str | None, settings: list[str], data: Path | None, *, as_json: bool
-) -> None:
+def resume_run(folder: Path, device: str | None, settings: list[str], data: Path | None, *, as_json: bool) -> None:
     """Go on with one run."""
     from afaf.api import resume
 
     finished = (folder / "results.json").exists()
-    with stopping() as stop, ProgressDisplay(stderr) as display:
+    with stopping() as stop, ProgressDisplay(ERR) as display:
         result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
     if finished:
-        stderr.print("the run was finished already: these are its results", highlight=False)
-    show_results(console, [Summary([result])])
+        ERR.print("the run was finished already: these are its results", highlight=False)
+    show_results(OUT, [Summary([result])])
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
 
 
-def _folder(given: str | None, stream: str, method: str, seed: int, several: bool) -> str | Path:
+def _folder(given: str | Path | None, stream: str, method: str, seed: int, several: bool) -> str | Path:
     """The folder of a run: `--out` itself, OUT/METHOD/SEED for several runs, or a name under runs/."""
     if given is None:
         return Path("runs") / f"{file_name(stream)}-{method}-{seed}"
     if is_url(given):
-        return f"{given.rstrip('/')}/{method}/{seed}" if several else given
+        return f"{str(given).rstrip('/')}/{method}/{seed}" if several else given
     out = Path(given)
     old = out / f"seed-{seed}"  # where earlier versions put the seeds of one method
     if several and _method_in(old) == method:

@@ -1,39 +1,109 @@
-"""`afaf tune`: the trials and the chosen value."""
+"""`afaf tune`, which is also `afaf sweep --search stability`: the trials, the chosen value, and the command that uses it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 from rich.table import Table
 
-from afaf.sweeps.tune import Tuned
+from afaf.cli.consoles import ERR, OUT, say, work_is_done
+from afaf.cli.options import (
+    AtOnceOption,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    MethodName,
+    OnOption,
+    SeedOption,
+    SetOption,
+    StreamName,
+)
+
+if TYPE_CHECKING:
+    from afaf.runs.job import Job
+    from afaf.sweeps.tune import Search, Tuned
+
+AGAIN = "the same command again goes on with the search"
 
 
-def show_tuned(console: Console, tuned: Tuned, command: str, *, as_json: bool) -> None:
-    """Print the trials, the chosen value and the command that uses it."""
+def tune(
+    stream: StreamName,
+    method: MethodName,
+    tasks: Annotated[int, typer.Option(help="Tune on the first N tasks; the second is the first with something to hold on to.")] = 2,
+    start: Annotated[float | None, typer.Option(help="The strongest value to try (default: the method's).")] = None,
+    decay: Annotated[float, typer.Option(help="Each value tried is this part of the one before.")] = 0.5,
+    searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
+    tolerance: Annotated[float, typer.Option(help="How far accuracy may fall, as a part of the best.")] = 0.2,
+    lr: Annotated[list[float], typer.Option(help="A learning rate to try; may be repeated (default: the preset's).")] = [],
+    out: Annotated[Path | None, typer.Option(help="The folder of the trials (default: runs/tune-STREAM-METHOD).")] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    jobs_at_once: AtOnceOption = None,
+    on: OnOption = "local",
+    set_: SetOption = [],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way).
+
+    The same command again goes on.
+    """
+    from afaf.runs.job import Job
+    from afaf.sweeps.tune import Search
+
+    job, search = Job(stream, method, seed, set_, config, device, data), Search(start, decay, searches, tolerance, tasks, lr)
+    tune_method(job, search, out, on, jobs_at_once, as_json=json_)
+
+
+def tune_method(job: Job, search: Search, out: Path | None, on: str, jobs_at_once: int | None, *, as_json: bool) -> None:
+    """Carry out the search and print its result."""
+    from afaf.cli.progress import trial_display
+    from afaf.cli.runs import file_name
+    from afaf.cli.signals import stopping
+    from afaf.cluster import is_cluster
+    from afaf.sweeps.executor import find_executor
+    from afaf.sweeps.outcome import FILE, PRESET
+    from afaf.sweeps.tune import Stability
+
+    folder = out or Path("runs") / f"tune-{file_name(str(job.stream))}-{job.method_class.name}"
+    stability = Stability(job, search, folder)
+    at_once = jobs_at_once or (None if is_cluster(on) else 1)
+    with stopping(AGAIN) as stop, contextlib.closing(find_executor(on, job.device, jobs_at_once=at_once, stop=stop)) as executor:
+        most = stability.search.most_trials
+        with trial_display(ERR, most, already=len(stability.known), jobs_at_once=executor.jobs_at_once) as show:
+            tuned = stability.carry_out(executor, show)
+    with work_is_done():
+        _show_tuned(tuned)
+        say(f"use it with\n{_command(job, tuned)}")
+        say(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}", ERR)
+    if as_json:
+        print(json.dumps({**tuned.to_dict(), "preset": str(folder / PRESET)}))
+
+
+def _show_tuned(tuned: Tuned) -> None:
     table = Table("task", "learn.lr", tuned.option, "task-IL on validation", title=f"{tuned.stream}: {tuned.method}")
     for trial in tuned.trials:
         accuracy = "diverged" if trial.accuracy is None else f"{trial.accuracy:.2f}"
         table.add_row(str(trial.task), f"{trial.lr:g}", f"{trial.value:g}", accuracy)
-    console.print(table)
+    OUT.print(table)
     how = "the strongest within" if tuned.within else "the weakest tried; none was within"
     first = tuned.within and tuned.value == max(trial.value for trial in tuned.trials)
     stronger = "; it was the first that was tried, and --start begins with a stronger one" if first else ""
-    found = f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best{stronger})"
-    console.print(f"{found}: use it with\n{command}", soft_wrap=True, highlight=False, markup=False)
-    if as_json:
-        print(json.dumps(tuned.to_dict()))
+    say(f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best{stronger}):")
 
 
-def run_command(stream: str, tuned: Tuned, settings: Sequence[str], config: Path | None, data: Path | None) -> str:
-    """The command of the tuned run: the settings given to `afaf tune` and those that it chose."""
-    words = ["afaf", "run", stream, tuned.method]
-    for option, given in (("--config", config), ("--data", data)):
+def _command(job: Job, tuned: Tuned) -> str:
+    """The command of the tuned run: the settings that were given and those that were chosen."""
+    words = ["afaf", "run", str(job.stream), tuned.method]
+    for option, given in (("--config", job.config), ("--data", job.data)):
         words += [] if given is None else [option, str(given)]
-    for setting in (*settings, *(f"{name}={value}" for name, value in tuned.settings.items())):
+    for setting in (*(job.settings or ()), *(f"{name}={value}" for name, value in tuned.settings.items())):
         words += ["--set", setting]
     return shlex.join(words)

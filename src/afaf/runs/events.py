@@ -86,7 +86,7 @@ class JobFailed(Event):
 
 @dataclass(frozen=True)
 class JobStopped(Event):
-    """The job ended early because of a deadline, a stop request or another job's error."""
+    """The job ended early because of `job.until`, a deadline, a stop request or another job's error."""
 
 
 OnEvent = Callable[[Event], None]

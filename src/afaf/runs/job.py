@@ -38,7 +38,8 @@ class Job:
     data: str | Path | None = None
     out: str | Path | None = None  # the run folder; None: nothing is written
     resume: bool = False  # continue the run that `out` holds
-    start: RunState | None = None  # continue from this state; only without a run folder
+    start: RunState | None = None  # begin from this state instead of the first task
+    until: int | None = None  # stop after this many tasks, as a run that is asked to stop
     snapshot_after: int | None = None  # after this many tasks, emit a StateReached event; only without a run folder
     tag: Any = None  # for the caller; nothing else reads it
     network: nn.Module | tuple[Layer, ...] | None = None  # instead of the network that the settings name

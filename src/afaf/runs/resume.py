@@ -23,6 +23,7 @@ from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, began_with, flat
 from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.mirror import local_folder
+from afaf.runs.progress import RunState
 from afaf.runs.results import Results
 from afaf.runs.runner import Run, is_same_data
 from afaf.runs.setup import Setup, restrict, set_up
@@ -48,7 +49,8 @@ def _run_or_resume(job: Job, on_event: OnEvent, stop: StopToken | None, stream: 
     _refuse_another(out, {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()})
     device = None if job.device == "auto" else job.device
     method = None if isinstance(job.method, str) else job.method
-    return resume(out, device=device, data=job.data, stream=stream, method=method, network=job.network, on_event=on_event, stop=stop)
+    given: dict[str, Any] = {"data": job.data, "stream": stream, "method": method, "network": job.network}
+    return resume(out, device=device, **given, start=job.start, until=job.until, on_event=on_event, stop=stop)
 
 
 def resume(
@@ -60,6 +62,8 @@ def resume(
     stream: Stream | None = None,
     method: type[Method[Any]] | None = None,
     network: nn.Module | tuple[Layer, ...] | None = None,
+    start: RunState | None = None,
+    until: int | None = None,
     on_event: OnEvent = ignore,
     stop: StopToken | None = None,
 ) -> Results:
@@ -73,6 +77,8 @@ def resume(
         stream: Needed again if the run was started with a `Stream` object.
         method: Needed again if the run was started with a `Method` class that is not registered.
         network: Needed again if the run was started with one.
+        start: Needed again if the run was started from a state.
+        until: Stop after this many tasks.
         on_event: As in `afaf.run`.
         stop: As in `afaf.run`.
     """
@@ -101,6 +107,8 @@ def resume(
             data=data or about["data"],
             out=path,
             resume=True,
+            start=start,
+            until=until,
             network=network,
         )
         opened = job.open()

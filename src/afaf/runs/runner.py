@@ -157,10 +157,12 @@ class Run:
         if self.position != Position():
             done = epochs[: self.position.tasks * self.method.phases + self.position.phase]
             self.emit(RunResumed(self.job, str(self.position), sum(done) + self.position.epochs))
-        for numbers in self.task_groups[self.position.tasks :]:
+        for numbers in self.task_groups[self.position.tasks : self.job.until]:
             self._learn(numbers)
             self._evaluate(numbers)
             self._end_task()
+        if self.position.tasks < len(self.task_groups):
+            self._stop(f"after task {self.job.until}")
         results = self._results()
         if self.folder is not None and self.checkpoints is not None and results.model is not None:
             results.model.save(self.folder.path / "model.safetensors")
@@ -175,12 +177,6 @@ class Run:
             return [footprint.epochs for footprint in self.method.footprints(self.setup.spec, outputs)]
         except ConfigError:
             return [self.config.learn.epochs] * (len(self.task_groups) * self.method.phases)
-
-    def learn_task(self, number: int) -> float:
-        """Learn one task; return the task-IL accuracy on it."""
-        with at_work(self.config.run.precision, self.device):
-            self._learn((number,))
-            return self._score(self.stream[number - 1]).task_il
 
     def _learn(self, numbers: tuple[int, ...]) -> None:
         """Learn one task (all of them for joint training), or the rest of it after `self.position`."""
@@ -242,8 +238,8 @@ class Run:
 
         return ended
 
-    def _stop(self) -> None:
-        words = f"stopped by {self.stop.cause}"
+    def _stop(self, why: str = "") -> None:
+        words = f"stopped {why or f'by {self.stop.cause}'}"
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.wait()
             words += f"; everything up to here is saved. Continue with: {resume_command(self.folder.path)}"

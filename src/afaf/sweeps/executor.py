@@ -133,8 +133,7 @@ class LocalExecutor:
                 raise
 
     def cancel(self, job: Job) -> None:
-        if id(job) in self._cancelled:
-            self._cancelled[id(job)].ask()
+        self._cancelled.get(id(job), StopToken()).ask()  # it may have ended meanwhile
 
     def close(self) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 from afaf.errors import ConfigError
 from afaf.files import write_whole
 from afaf.runs.config import Table, merge
-from afaf.runs.folder import flat, read_json
+from afaf.runs.events import Event
+from afaf.runs.folder import CHECKPOINTS, flat, read_json
 from afaf.runs.job import Job
+from afaf.sweeps.space import Space
 
-FILE, PRESET = "sweep.json", "best.toml"
+FILE, PRESET, TRIALS = "sweep.json", "best.toml", "trials"
+VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,13 @@ class TrialRecord:
     steps: list[float | None] = field(default_factory=list)  # the objective after each task
     seconds: float | None = None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class TrialEnded(Event):
+    """A trial ended and is stored."""
+
+    record: TrialRecord
 
 
 @dataclass(frozen=True)
@@ -44,32 +55,42 @@ class Outcome:
         return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
-def refuse_another(folder: Path, about: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the folder holds a search that differs in anything that its trials depend on."""
-    if not (folder / FILE).exists():
-        return
-    there = read_json(folder / FILE).get("about")
+def describe_search(folder: Path, job: Job, objective: str, space: Space, tasks: int | None, **more: Any) -> dict[str, Any]:
+    """Everything that the trials of a search depend on. A folder that holds another search is refused."""
+    stream = job.source if isinstance(job.stream, str) else job.stream.name
+    settings: Table = {}  # that all trials share, besides those of a config file that replaces the preset
+    for table in job.tables:
+        settings = merge(settings, table)
+    about: dict[str, Any] = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": settings, "tasks": tasks}
+    ranges = {name: asdict(one) for name, one in space.items()}
+    about = json.loads(json.dumps({**about, "objective": objective, "space": ranges, **more}))
+    there = read_json(folder / FILE).get("about") if (folder / FILE).exists() else about
     for name, value in about.items():
         was = there.get(name) if isinstance(there, dict) else there
         if was != value:
             raise ConfigError(f"{folder} holds another sweep ({name} is {was} there, {value} here): choose another with --out")
+    return about
 
 
-def write_outcome(folder: Path, about: Mapping[str, Any], settings: Table, outcome: Outcome) -> None:
-    """Write both files; `settings` are those that all trials share."""
+def judged_on(validation: float | None) -> dict[str, Any]:
+    """The settings of a trial that is judged on validation images."""
+    return {"run.validation": validation or VALIDATION, "run.evaluate_on": "validation"}
+
+
+def discard_weights(folder: Path) -> None:
+    """Remove the model and the checkpoints of a trial; configuration, log and results stay."""
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+def write_outcome(folder: Path, about: Mapping[str, Any], outcome: Outcome) -> None:
+    """Write both files; there is no preset of a trial that diverged."""
     trials = [asdict(trial) for trial in outcome.trials]
     table = {"format": 1, "about": about, "trials": trials, "importance": outcome.importance, "chosen": outcome.chosen}
     write_whole(folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())
-    if outcome.best is not None:
-        write_whole(folder / PRESET, preset(about, merge(settings, _nested(outcome.best.settings)), outcome.best).encode())
-
-
-def base_settings(job: Job) -> Table:
-    """The settings that all trials share, besides those of a config file that replaces the preset."""
-    merged: Table = {}
-    for table in job.tables:
-        merged = merge(merged, table)
-    return merged
+    if outcome.best is not None and outcome.best.value is not None:
+        settings = merge(about["settings"], _nested(outcome.best.settings))
+        write_whole(folder / PRESET, preset(about, settings, outcome.best).encode())
 
 
 def preset(about: Mapping[str, Any], settings: Table, best: TrialRecord) -> str:

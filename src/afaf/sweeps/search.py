@@ -10,7 +10,7 @@ import socket
 import statistics
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from afaf.files import make_folders
 from afaf.files.lock import FolderLock, is_locked, one_at_a_time
 from afaf.randomness import generator
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, TaskEnded, ignore
-from afaf.runs.folder import CHECKPOINTS
 from afaf.runs.job import Job
 from afaf.sweeps.executor import Executor
-from afaf.sweeps.outcome import FILE, Outcome, TrialRecord, base_settings, refuse_another, write_outcome
+from afaf.sweeps.outcome import FILE, TRIALS, Outcome, TrialEnded, TrialRecord, describe_search, discard_weights, judged_on, write_outcome
 from afaf.sweeps.space import Range, Space, check_space
 
 try:
@@ -33,19 +32,11 @@ try:
 except ImportError:
     raise ConfigError("afaf sweep needs Optuna, which is not installed: pip install 'afaf[sweep]'") from None
 
-VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
 BEFORE_PRUNING = 5  # trials that have learned a task before a poor one is stopped after it
 ANSWER = 10.0  # seconds within which a storage must answer
 SEARCHES = ("random", "tpe")
-JOURNAL, TRIALS, DRIVERS = "journal.log", "trials", "drivers"
+JOURNAL, DRIVERS = "journal.log", "drivers"
 OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
-
-
-@dataclass(frozen=True)
-class TrialEnded(Event):
-    """A trial ended, and the storage holds it."""
-
-    record: TrialRecord
 
 
 @dataclass(frozen=True)
@@ -125,15 +116,11 @@ class Sweep:
             raise ConfigError(unknown("search", search, SEARCHES))
         self.job, self.space, self.folder, self.executor, self.search, self.tasks = job, space, folder.absolute(), executor, search, tasks
         self.n_tasks = check_job(job, space, tasks)
-        self.settings = base_settings(job)
-        stream = job.source if isinstance(job.stream, str) else job.stream.name
-        about = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": self.settings, "tasks": tasks}
-        self.about = json.loads(json.dumps({**about, "objective": OBJECTIVE, "space": {name: asdict(one) for name, one in space.items()}}))
-        refuse_another(self.folder, self.about)
+        self.about = describe_search(self.folder, job, OBJECTIVE, space, tasks)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         opened, self.lock = open_storage(storage, self.folder)
         digest = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
-        name = f"{stream} {job.method_class.name} {digest}"
+        name = f"{self.about['stream']} {job.method_class.name} {digest}"
         problem = f"--storage {storage or self.lock}: it cannot be used"
         self.study: optuna.Study = within(ANSWER, problem, lambda: self._study(name, opened))
         self.driver = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -197,14 +184,12 @@ class Sweep:
         return trial
 
     def _job(self, number: int, settings: Mapping[str, Any]) -> Job:
-        run = self.settings.get("run", {})
-        judged = {"run.validation": run.get("validation") or VALIDATION, "run.evaluate_on": "validation"}
-        job = self.job
+        job, shared = self.job, self.about["settings"]
         return Job(
             job.stream,
             job.method,
             job.seed,
-            {**self.settings, **settings, **judged},
+            {**shared, **settings, **judged_on(shared.get("run", {}).get("validation"))},
             config=job.config,
             device=job.device,
             data=job.data,
@@ -250,9 +235,7 @@ class Sweep:
         number = job.tag.number
         self.study.tell(number, value, state, skip_if_finished=True)
         self.running.pop(number, None)
-        folder = self.folder / TRIALS / str(number)
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # configuration, log and results stay
-        (folder / "model.safetensors").unlink(missing_ok=True)
+        discard_weights(self.folder / TRIALS / str(number))
         outcome = self._write()
         self.emit(TrialEnded(job, next(trial for trial in outcome.trials if trial.number == number)))
 
@@ -260,7 +243,7 @@ class Sweep:
         """Write sweep.json and the preset of the best trial."""
         with one_at_a_time(self.folder / FILE):
             outcome = Outcome(self.records(), self._importance() if importance else {})
-            write_outcome(self.folder, self.about, self.settings, outcome)
+            write_outcome(self.folder, self.about, outcome)
         return outcome
 
     def _importance(self) -> dict[str, float]:

@@ -1,45 +1,43 @@
-"""How strongly to hold on to the past, chosen the way a continual learner may: without later tasks, and never on test images.
+"""The search for the strongest trade-off of a method: without later tasks, and never on test images.
 
 The protocol is FACIL's (Masana et al., *Class-incremental learning: survey and performance evaluation*, 2020), the continual
 hyper-parameter framework of De Lange et al.:
 
-1. *Highest plasticity first*: the task at hand is learned with nothing held (the trade-off at 0), with each learning rate offered; the best
-   accuracy on its own validation part is what the network could reach.
-2. *Then the strongest stability that keeps it*: from the strongest trade-off worth trying downwards, each a `decay` of the one before, the
-   task is learned again from the same start, until its accuracy is within a `tolerance` of the best.
+1. *Highest plasticity first*: the current task is learned with a trade-off of 0 and each learning rate; the best accuracy is the reference.
+2. *Then the strongest stability that keeps it*: from the strongest trade-off downwards, each a `decay` of the one before, the task is
+   learned again from the same start, until its accuracy is within a `tolerance` of the reference.
 
-Accuracy is task-IL, on the task's own classes. Only what is there when the task is learned is looked at: its own images, and what earlier
-tasks left. The second task is the first with something to hold on to.
+Accuracy is task-IL on the validation part of the current task. The second task is the first with a past to protect. A trial is a run of one
+more task, from the checkpoint of the trial that was chosen for the task before.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, repeat
+from operator import mul
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from afaf.errors import ConfigError, DivergedError
-from afaf.files import make_folders
+import torch
+
+from afaf.bounds import Count, Portion, Positive, Within
+from afaf.checked import build
+from afaf.errors import ConfigError, DivergedError, RunError, StoppedError
 from afaf.methods import find_method, method_names
-from afaf.methods.base import Method
-from afaf.runs.config import Config, Table, build_config
-from afaf.runs.device import suitable_threads
-from afaf.runs.events import OnEvent, ignore
+from afaf.runs.checkpoint import Restored, load_checkpoint
+from afaf.runs.config import build_config
+from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, ignore
+from afaf.runs.folder import checkpoints_in, read_json
 from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
-from afaf.runs.runner import Run
-from afaf.runs.setup import restrict, set_up
-from afaf.streams.tasks import Stream
-from afaf.sweeps.outcome import Outcome, TrialRecord, base_settings, refuse_another, write_outcome
-from afaf.sweeps.space import Range, Space
-from afaf.training.learner import Learner
+from afaf.runs.progress import Position, RunState
+from afaf.sweeps.executor import Executor
+from afaf.sweeps.outcome import FILE, TRIALS, Outcome, TrialEnded, TrialRecord, describe_search, discard_weights, judged_on, write_outcome
+from afaf.sweeps.space import Range
 
-OBJECTIVE = "the strongest trade-off that keeps task-IL accuracy on a task's own validation images near the best"
-VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
+OBJECTIVE = "task-IL accuracy on a task's own validation images; the strongest trade-off that keeps it is chosen"
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,10 @@ class Trial:
     task: int
     lr: float
     value: float
-    accuracy: float | None  # task-IL, percent, on the task's validation part
+    accuracy: float | None = None  # task-IL, percent, on the task's validation part
+
+    def __str__(self) -> str:
+        return f"task {self.task}: learn.lr={self.lr:g}, trade-off {self.value:g}"
 
 
 @dataclass(frozen=True)
@@ -70,151 +71,169 @@ class Tuned:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def outcome(self) -> Outcome:
-        """As a search leaves it: each task learned once is a trial, and the last one is the best."""
-        trials = []
-        for number, trial in enumerate(self.trials):
-            settings = {self.option: trial.value, "learn.lr": trial.lr}
-            state, why = ("fail", "diverged") if trial.accuracy is None else ("complete", "")
-            steps: list[float | None] = [*[None] * (trial.task - 1), trial.accuracy]
-            trials.append(TrialRecord(number, state, trial.accuracy, settings, steps, why=why))
-        trials[-1] = replace(trials[-1], settings={**self.settings, "learn.lr": self.lr})
-        return Outcome(trials, chosen=len(trials) - 1)
-
-
-def search_stability(job: Job, space: Space | None, folder: Path, *, trials: int, tasks: int, on_event: OnEvent = ignore) -> Outcome:
-    """`tune_job` as a search: the space gives the strongest trade-off (its `high`) and the learning rates (choices of learn.lr)."""
-    kind = job.method_class
-    check_tunable(kind)
-    space, option = space or {}, f"method.{kind.tradeoff}"
-    start = float(space[option].high or 0) if option in space else kind.tradeoff_from
-    rates = space["learn.lr"].choices if "learn.lr" in space else []
-    tried = {option: Range(low=0.0, high=start), **({"learn.lr": Range(choices=rates)} if rates else {})}
-    about = {"stream": str(job.source), "method": kind.name, "seed": job.seed, "settings": base_settings(job), "tasks": tasks}
-    about = json.loads(json.dumps({**about, "objective": OBJECTIVE, "space": {name: asdict(one) for name, one in tried.items()}}))
-    refuse_another(folder, about)
-    tuned = tune_job(job, Search(start=start, searches=trials), tasks=tasks, learning_rates=rates, on_event=on_event)
-    make_folders(folder, "choose another folder with --out")
-    write_outcome(folder, about, base_settings(job), tuned.outcome())
-    return tuned.outcome()
-
 
 @dataclass(frozen=True)
 class Search:
-    """The strengths tried, strongest first, and how far below the best a task's accuracy may fall."""
+    """The tasks and learning rates, the strengths tried, strongest first, and how far below the best a task's accuracy may fall."""
 
-    start: float | None = None  # None: the method's own
-    decay: float = 0.5
-    searches: int = 12
-    tolerance: float = 0.2  # of the best accuracy: 0.2 of 95 % lets it fall to 76 %
+    start: Positive | None = None  # None: the method's own
+    decay: Annotated[float, Within(0, 1, above=True, below=True)] = 0.5
+    searches: Count = 12
+    tolerance: Portion = 0.2  # of the best accuracy: 0.2 of 95 % lets it fall to 76 %
+    tasks: Count = 2
+    learning_rates: list[Positive] = field(default_factory=list)  # none: that of the settings
 
-    def check(self) -> None:
-        start = self.start or 0.0
-        for name, value, good in (
-            ("start", start, 0 < start < float("inf")),
-            ("decay", self.decay, 0 < self.decay < 1),
-            ("searches", self.searches, self.searches >= 1),
-            ("tolerance", self.tolerance, 0 <= self.tolerance < 1),
-        ):
-            if not good:
-                raise ConfigError(f"{name} = {value}: start must be greater than 0, decay in 0..1, searches at least 1, tolerance in 0..1")
+    @property
+    def values(self) -> list[float]:
+        return list(accumulate(repeat(self.decay, self.searches - 1), mul, initial=self.start or 0.0))
 
-    def strongest(self, best: float, accuracy_of: Callable[[float], float | None]) -> tuple[float, bool]:
-        """The strongest value whose accuracy is within the tolerance of the best; else the weakest tried, and False."""
-        value = self.start or 0.0
-        for _ in range(self.searches):
-            accuracy = accuracy_of(value)
-            if accuracy is not None and accuracy >= (1 - self.tolerance) * best:
-                return value, True
-            value *= self.decay
-        return value / self.decay, False
+    @property
+    def most_trials(self) -> int:
+        return self.tasks * max(1, len(self.learning_rates)) + (self.tasks - 1) * self.searches
 
+    def keeps(self, accuracy: float | None, best: float) -> bool:
+        return accuracy is not None and accuracy >= (1 - self.tolerance) * best
 
-def check_tunable(kind: type[Method[Any]]) -> None:
-    if kind.tradeoff is None:
-        tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
-        raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
+    def strongest(self, accuracies: Sequence[float | None], best: float) -> int | None:
+        """The place of the first that is within the tolerance of the best, or of the last; None if more must be tried."""
+        for place, accuracy in enumerate(accuracies):
+            if self.keeps(accuracy, best):
+                return place
+        return self.searches - 1 if len(accuracies) == self.searches else None
 
 
-def tune_job(job: Job, search: Search, *, tasks: int = 2, learning_rates: Sequence[float] = (), on_event: OnEvent = ignore) -> Tuned:
-    """Choose the trade-off of the job's method on the first `tasks` tasks of its stream, task by task."""
-    job.check()
-    kind = job.method_class
-    check_tunable(kind)
-    if search.start is None:
-        search = replace(search, start=kind.tradeoff_from)
-    search.check()
-    opened = job.open()
-    if not 2 <= tasks <= len(opened):
-        raise ConfigError(f"tasks = {tasks}: from 2, the first with something to hold on to, to the {len(opened)} of the stream")
-    tables = with_presets(opened.outline, kind, job.tables)  # the preset of the whole stream, as in the run
-    given = build_config(kind.Options, *tables)
-    belonging = _belonging(kind, given)
-    validated = replace(given.run, validation=given.run.validation or VALIDATION, evaluate_on="validation")
-    part = restrict(opened[:tasks], replace(given, run=validated))
-    tables += [{"run": asdict(validated)}, {"method": belonging}]
-    tuned = _Tuner(job, part, tables, on_event).carry_out(search, learning_rates or (given.learn.lr,))
-    return replace(tuned, settings=_settings(tuned, belonging, given))
+class Stability:
+    """The search in a folder, which holds sweep.json, best.toml and trials/ as those of other searches do."""
 
+    def __init__(self, job: Job, search: Search, folder: Path):
+        job.check()
+        kind, n_tasks = job.method_class, len(job.outline())
+        if kind.tradeoff is None:
+            tunable = [name for name in method_names() if find_method(name).tradeoff is not None]
+            raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
+        self.search: Search = build(Search, {**asdict(search), "start": kind.tradeoff_from if search.start is None else search.start})
+        if not 2 <= search.tasks <= n_tasks:
+            raise ConfigError(f"tasks = {search.tasks}: from 2, the first with something to hold on to, to the {n_tasks} of the stream")
+        self.job, self.option, self.folder = job, f"method.{kind.tradeoff}", folder.absolute()
+        space = {self.option: Range(0.0, self.search.start)}
+        space |= {"learn.lr": Range(choices=search.learning_rates)} if search.learning_rates else {}
+        more = {"decay": search.decay, "tolerance": search.tolerance}
+        self.about = describe_search(self.folder, job, OBJECTIVE, space, search.tasks, **more)
+        self.stream = job.open()
+        given = build_config(kind.Options, *with_presets(self.stream.outline, kind, job.tables))  # the preset of the whole stream
+        self.lr = given.learn.lr
+        self.belonging = {f"method.{name}": value for name, value in kind(given.method, given.settings).tuned_with().items()}
+        self.settings = {**given.to_dict(), **judged_on(given.run.validation), **self.belonging}
+        stored = read_json(self.folder / FILE)["trials"] if (self.folder / FILE).exists() else []  # of an earlier call
+        self.known: dict[Trial, float | None] = {
+            Trial(len(one["steps"]), one["settings"]["learn.lr"], one["settings"][self.option]): one["value"] for one in stored
+        }
+        self.running: dict[Trial, Job] = {}
+        self.emit: OnEvent = ignore
+        self.within = True
 
-def _belonging(kind: type[Method[Any]], given: Config) -> Table:
-    """Options that the value is tuned with and belongs to."""
-    method = kind(given.method, given.settings)
-    return method.tuned_with()
+    def carry_out(self, executor: Executor, on_event: OnEvent = ignore) -> Tuned:
+        """Learn what is not known from an earlier call; several strengths at once where the executor has room."""
+        self.emit, path, chosen = on_event, list[Trial](), list[Trial]()
+        executor.carry_out(self._next_jobs(executor, path, chosen), self._handle)
+        if len(chosen) < self.search.tasks:  # stopped between two trials
+            raise StoppedError(f"stopped by {executor.stop.cause}; the trials so far are kept", executor.stop.exit_code)
+        return self._result(path, chosen)
 
+    def _next_jobs(self, executor: Executor, path: list[Trial], chosen: list[Trial]) -> Iterator[Job | None]:
+        """Adds the trials that count to `path`, and the one of each task that others start from to `chosen`."""
+        search = self.search
+        for task in range(1, search.tasks + 1):
+            plastic = [Trial(task, lr, 0.0) for lr in search.learning_rates or [self.lr]]
+            yield from self._try(plastic, chosen)
+            best = max(plastic, key=lambda trial: (self.known[trial] is not None, self.known[trial] or 0.0))
+            reference = self.known[best]
+            if reference is None:
+                raise DivergedError(f"task {task} diverges with learn.lr = {', '.join(str(t.lr) for t in plastic)}: try smaller ones")
+            path += plastic
+            if task > 1:
+                tried = [Trial(task, best.lr, value) for value in search.values]
+                yield from self._try(tried, chosen, reference)
+                for job in list(self.running.values()):  # of weaker values
+                    executor.cancel(job)
+                path += tried[: (search.strongest(self._accuracies(tried), reference) or 0) + 1]
+                self.within = self.within and search.keeps(self.known[path[-1]], reference)
+            chosen.append(path[-1] if task > 1 else best)
 
-def _settings(tuned: Tuned, belonging: Table, given: Config) -> dict[str, Any]:
-    """The settings that a run needs, beside those given, to learn as the chosen trial did."""
-    lr = {} if tuned.lr == given.learn.lr else {"learn.lr": tuned.lr}
-    return {tuned.option: tuned.value, **{f"method.{name}": value for name, value in belonging.items()}, **lr}
+    def _try(self, tried: Sequence[Trial], chosen: Sequence[Trial], best: float | None = None) -> Iterator[Job | None]:
+        """Jobs for those whose accuracy is not known, until one is near the best; None while that depends on one in progress."""
 
+        def decided() -> bool:
+            accuracies = self._accuracies(tried)
+            return len(accuracies) == len(tried) if best is None else self.search.strongest(accuracies, best) is not None
 
-class _Tuner:
-    """Learns tasks of a stream repeatedly from the same start."""
+        for trial in tried:
+            if trial not in self.known and not decided():
+                yield self._job(trial, chosen)
+        while not decided():
+            yield None
 
-    def __init__(self, job: Job, stream: Stream, tables: list[Table], on_event: OnEvent = ignore):
-        self.job, self.stream, self.kind, self.tables, self.on_event = job, stream, job.method_class, tables, on_event
-        self.option = str(self.kind.tradeoff)
-        self.trials: list[Trial] = []
+    def _accuracies(self, tried: Sequence[Trial]) -> list[float | None]:
+        """Of the trials before the first that is not known."""
+        unknown = next((place for place, trial in enumerate(tried) if trial not in self.known), len(tried))
+        return [self.known[trial] for trial in tried[:unknown]]
 
-    def carry_out(self, search: Search, learning_rates: Sequence[float]) -> Tuned:
-        lr, _, learner = self._most_plastic(1, None, learning_rates)
-        values, within = [], True
-        for task in range(2, len(self.stream) + 1):
-            lr, best, _ = self._most_plastic(task, learner, learning_rates)
-            attempts: list[Learner] = []
+    def _job(self, trial: Trial, chosen: Sequence[Trial]) -> Job:
+        settings = {**self.settings, "learn.lr": trial.lr, self.option: trial.value}
+        start = None
+        if chosen:
+            restored = self._reached(chosen[-1])
+            if restored is None:
+                raise RunError(f"{self._folder(chosen[-1])} has lost its checkpoints: choose another folder with --out")
+            start = RunState.of(restored.position.tasks, restored.learner, restored.progress)
+        how: dict[str, Any] = {"stream": self.stream[: self.search.tasks], "settings": settings, "config": None, "out": self._folder(trial)}
+        return replace(self.job, **how, resume=True, start=start, until=trial.task, tag=trial)
 
-            def accuracy_of(value: float, task: int = task, start: Learner = learner, lr: float = lr) -> float | None:
-                accuracy, learned = self._learn(task, start, lr, value)
-                attempts[:] = [learned]  # noqa: B023  (called before the loop goes on)
-                return accuracy
+    def _folder(self, trial: Trial) -> Path:
+        return self.folder / TRIALS / f"{trial.task}-{trial.lr!r}-{trial.value!r}"
 
-            value, kept = search.strongest(best, accuracy_of)
-            learner = attempts[0]
-            values.append(value)
-            within = within and kept
-        option = f"method.{self.option}"
-        return Tuned(self.stream.name, self.kind.name, option, values[-1], lr, within, values, search.tolerance, self.trials)
+    def _reached(self, trial: Trial) -> Restored | None:
+        """The state after the trial's task, if it got there."""
+        paths = checkpoints_in(self._folder(trial))
+        restored = load_checkpoint(paths[-1], torch.device("cpu")) if paths else None
+        return restored if restored is not None and restored.position == Position(trial.task) else None
 
-    def _most_plastic(self, task: int, start: Learner | None, learning_rates: Sequence[float]) -> tuple[float, float, Learner]:
-        """The best learning rate when nothing is held, the accuracy reached, and the learner."""
-        best: tuple[float, float, Learner] | None = None
-        for lr in learning_rates:
-            accuracy, learner = self._learn(task, start, lr, 0.0)
-            if accuracy is not None and (best is None or accuracy > best[1]):
-                best = (lr, accuracy, learner)
-        if best is None:
-            raise DivergedError(f"task {task} diverges with learn.lr = {', '.join(map(str, learning_rates))}: try smaller ones")
-        return best
+    def _handle(self, event: Event) -> None:
+        trial = event.job.tag
+        if isinstance(event, JobStarted):
+            self.running[trial] = event.job
+        if not isinstance(event, (JobFinished, JobStopped, JobFailed)):
+            self.emit(event)
+            return
+        self.running.pop(trial, None)
+        if isinstance(event, JobFailed) and not isinstance(event.error, DivergedError):
+            raise event.error
+        restored = self._reached(trial)
+        if restored is None and not isinstance(event, JobFailed):
+            self.emit(event)
+            return
+        self.known[trial] = None if restored is None else restored.progress.R_task_il[trial.task - 1][trial.task - 1]
+        outcome = self._outcome(list(self.known))
+        write_outcome(self.folder, self.about, outcome)
+        self.emit(TrialEnded(event.job, outcome.trials[-1]))
 
-    def _learn(self, task: int, start: Learner | None, lr: float, value: float) -> tuple[float | None, Learner]:
-        """Learn one task from a given learner; return its accuracy, or None if it diverges."""
-        setup = set_up(self.stream.outline, self.kind, *self.tables, {"learn": {"lr": lr}, "method": {self.option: value}})
-        run = Run(self.job, self.stream, setup, on_event=self.on_event)
-        if start is not None:
-            run.learner = copy.deepcopy(start)
-        accuracy: float | None = None
-        with suitable_threads(setup.spec, setup.config.learn.batch_size), contextlib.suppress(DivergedError):
-            accuracy = run.learn_task(task)
-        self.trials.append(Trial(task, lr, value, accuracy))
-        return accuracy, run.learner
+    def _outcome(self, path: Sequence[Trial], chosen: Mapping[str, Any] | None = None) -> Outcome:
+        """Trials as those of other searches; the last one is the best, with the settings that were chosen."""
+        records = []
+        for number, trial in enumerate(path):
+            accuracy, settings = self.known[trial], {self.option: trial.value, "learn.lr": trial.lr}
+            state, why = ("fail", "diverged") if accuracy is None else ("complete", "")
+            records.append(TrialRecord(number, state, accuracy, settings, [*[None] * (trial.task - 1), accuracy], why=why))
+        records[-1].settings.update(chosen or {})
+        return Outcome(records, chosen=None if chosen is None else len(records) - 1)
+
+    def _result(self, path: Sequence[Trial], chosen: Sequence[Trial]) -> Tuned:
+        last, values = chosen[-1], [trial.value for trial in chosen[1:]]
+        settings = {self.option: last.value, **self.belonging, **({} if last.lr == self.lr else {"learn.lr": last.lr})}
+        write_outcome(self.folder, self.about, self._outcome(path, settings))
+        for folder in (self.folder / TRIALS).glob("*"):
+            if folder not in map(self._folder, chosen):  # from those more values can be tried
+                discard_weights(folder)
+        trials = [replace(trial, accuracy=self.known[trial]) for trial in path]
+        names = self.stream.name, self.job.method_class.name, self.option
+        return Tuned(*names, last.value, last.lr, self.within, values, self.search.tolerance, trials, settings)
