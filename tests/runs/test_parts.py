@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import afaf
 from afaf.errors import ConfigError
 from afaf.evaluation.router import WEIGHTS, Router
-from afaf.evaluation.self_labels import ROTATIONS, class_logits
+from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
 from afaf.heads.sums import Sums
 from afaf.network.net import Network
 from afaf.network.zoo import describe
@@ -56,6 +57,23 @@ def test_a_class_answers_with_the_mean_over_rotations_of_its_matching_rows() -> 
     for c in range(5):
         expected = torch.stack([rows[v][:, ROTATIONS * c + v] for v in range(ROTATIONS)]).mean(0)
         assert torch.allclose(answer[:, c], expected, atol=1e-6)
+
+
+def test_mirror_images_are_answered_alike_by_classes_that_were_mirrored_in_training() -> None:
+    tasks = list(stream())
+    tasks[1] = replace(tasks[1], preparation=replace(tasks[1].preparation, augment="crop-flip"))
+    settings = {**QUICK, "parts.rotations": True, "parts.mirror": True}
+    results = afaf.run(Stream("mirrored", tasks), "spacenet", device="cpu", settings=settings)
+    assert results.model is not None
+    learner, x = results.model.learner, torch.randn(3, 1, 8, 8)
+    answer, mirrored = (class_logits(learner.network, learner)(images) for images in (x, x.flip(3)))
+    own = list(tasks[1].classes)
+    others = [c for c in range(5) if c not in own]
+    assert torch.allclose(answer[:, own], mirrored[:, own], atol=1e-6)
+    del learner.memory[MIRRORED]
+    alone = class_logits(learner.network, learner)(x)
+    assert torch.equal(answer[:, others], alone[:, others])
+    assert not torch.allclose(answer[:, own], alone[:, own], atol=1e-4)
 
 
 def test_under_strict_isolation_old_answers_of_afaf_plus_stay() -> None:

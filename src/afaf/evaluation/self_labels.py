@@ -1,4 +1,6 @@
-"""Rotation self-labels: each class has four outputs, one for each rotation of its images by 90 degrees.
+"""Logits of classes from several views of an image: its rotations, and its mirror image.
+
+Rotation self-labels: each class has four outputs, one for each rotation of its images by 90 degrees.
 
 Output row 4 c + v stands for class c turned v times. A network that must also tell rotations learns more of what is in an image than
 telling two classes takes, and answers less readily to images of other tasks. A class's logit is the mean over the rotations of an image of
@@ -15,12 +17,25 @@ from torch import Tensor
 from afaf.training.learner import Learner
 
 ROTATIONS = 4
+MIRRORED = "mirrored"  # in a learner's memory: 1 for classes that are answered with the mean over an image and its mirror image
 Predictor = Callable[[Tensor], Tensor]
 
 
 def class_logits(predict: Predictor, learner: Learner) -> Predictor:
     """A function from images to logits of classes, given one to logits of output rows."""
-    per_class = learner.outputs_per_class
+    answer, mirrored = _over_rotations(predict, learner.outputs_per_class), learner.memory.get(MIRRORED)
+    if mirrored is None:
+        return answer
+    half = mirrored / 2
+
+    def of_both(x: Tensor) -> Tensor:
+        straight = answer(x)
+        return straight + half.to(straight) * (answer(x.flip(3)) - straight)
+
+    return of_both
+
+
+def _over_rotations(predict: Predictor, per_class: int) -> Predictor:
     if per_class == 1:
         return predict
 

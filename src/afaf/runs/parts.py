@@ -16,7 +16,7 @@ from afaf.bounds import Count, Within
 from afaf.costing.predict import Costs
 from afaf.errors import ConfigError
 from afaf.evaluation.router import Router
-from afaf.evaluation.self_labels import ROTATIONS, Predictor, class_logits
+from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, Predictor, class_logits
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline, Preparation, Split, Task, stratified
 from afaf.training.learner import Learner
@@ -26,6 +26,7 @@ from afaf.training.task_data import TaskData
 @dataclass(frozen=True)
 class PartsSettings:
     rotations: bool = False  # rotation self-labels: four outputs a class
+    mirror: bool = False  # answer with the mean over an image and its mirror image, for classes learned with mirror images
     router: Literal["none", "ridge"] = "none"  # ridge on patches beside the network's logits
     filters: Annotated[int, Within(1, 1 << 16)] = 256  # of the router; each gives 8 features
     patch: Count = 6  # side of its filters, in pixels
@@ -39,6 +40,8 @@ class PartsSettings:
         """Refuse parts that such inputs cannot have."""
         if self.rotations and (len(shape) != 3 or shape[1] != shape[2]):
             raise ConfigError(f"parts.rotations needs square images; this stream brings inputs of shape {shape}: set parts.rotations=false")
+        if self.mirror and len(shape) != 3:
+            raise ConfigError(f"parts.mirror needs images; this stream brings inputs of shape {shape}: set parts.mirror=false")
         if self.router != "none" and (len(shape) != 3 or min(shape[1:]) < self.patch):
             raise ConfigError(
                 f"parts.router needs images of at least parts.patch = {self.patch} pixels a side; "
@@ -54,8 +57,11 @@ class PartsSettings:
         return replace(outline, class_names=names, train_counts=tuple(k * count for count in outline.train_counts))
 
     def add_costs(self, costs: Costs, spec: NetworkSpec, outline: Outline) -> Costs:
-        """The costs with those of the parts: rotations multiply an answer, the router adds its head and its sums."""
-        inference, params, kept = costs.inference_flops * self.outputs_per_class, costs.params, dict(costs.kept)
+        """The costs with those of the parts: rotations and the mirror multiply an answer, the router adds its head and its sums."""
+        views = self.outputs_per_class * (2 if self.mirror else 1)
+        inference, params, kept = costs.inference_flops * views, costs.params, dict(costs.kept)
+        if self.mirror:
+            kept["mirrored classes"] = 4 * outline.n_classes
         if self.router == "ridge":
             router, n = Router(self.filters, self.patch), outline.n_classes
             params += router.params(spec.input_shape[0], n)
@@ -80,6 +86,7 @@ class PreparedTask:
     data: TaskData
     images: TaskData | None = None  # the same images upright, labelled by class, for the router
     held_out: TaskData | None = None  # images that were not learned from
+    mirrored: tuple[int, ...] = ()  # classes whose images are mirrored while they are learned
 
 
 class Parts:
@@ -101,10 +108,15 @@ class Parts:
         k = self.settings.outputs_per_class
         rows = tuple(k * c + v for task in tasks for c in task.classes for v in range(k))
         labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
-        return PreparedTask(rows, self._data(labelled, k), images, held_out)
+        mirrored = tuple(c for task in tasks for c in task.classes if task.preparation.augment != "none")
+        return PreparedTask(rows, self._data(labelled, k), images, held_out, mirrored)
 
     def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
         """After a task is learned; `predict` gives the logits of all output rows."""
+        if self.settings.mirror:
+            n_classes = learner.network.spec.n_classes // learner.outputs_per_class
+            flags = learner.memory.setdefault(MIRRORED, torch.zeros(n_classes, device=self.device))
+            flags[list(prepared.mirrored)] = 1
         if self.router is not None and prepared.images is not None and prepared.held_out is not None:
             self.router.learn(learner, prepared.images, prepared.held_out, class_logits(predict, learner))
 
