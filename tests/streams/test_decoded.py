@@ -13,7 +13,7 @@ import afaf
 from afaf.errors import DataError
 from afaf.streams import decoded, own
 from afaf.streams.sources.class_folders import SkippedImages
-from afaf.streams.stored import StoredImages
+from afaf.streams.tasks import StoredImages
 from afaf.training.task_data import RngScope, TaskData
 from streams import makers
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from afaf.errors import DataError
+from afaf.streams.benchmarks import load_groups
 from afaf.streams.sources import PARTS, SOURCES, Source
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
-from afaf.streams.sources.load import load_groups
 from afaf.streams.sources.notmnist import ARCHIVE, split_by_pixels
 from streams import makers
 

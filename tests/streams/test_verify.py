@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from afaf.errors import DataError
+from afaf.streams.benchmarks import load_groups
 from afaf.streams.sources import SOURCES, Source
-from afaf.streams.sources import stamps as remembered
-from afaf.streams.sources.load import load_groups
+from afaf.streams.sources import verify as remembered
 from afaf.streams.sources.verify import inspect
 from streams import makers
 

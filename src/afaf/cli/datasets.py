@@ -20,8 +20,7 @@ from afaf.streams.benchmarks import BENCHMARKS, open_stream
 from afaf.streams.download import get as download_source
 from afaf.streams.sheet import save_contact_sheet
 from afaf.streams.sources import PARTS, SOURCES, Source, data_folder, find_source
-from afaf.streams.sources.stamps import inspect_anew, inspect_remembered
-from afaf.streams.sources.verify import Inspection
+from afaf.streams.sources.verify import Inspection, inspect_anew, inspect_remembered
 from afaf.streams.tasks import Stream
 
 COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missing": "dim", "damaged": "bold red"}

@@ -27,7 +27,7 @@ def evaluate(
     """Say how many images of a folder a model gets right: overall, by class and by call, with its surest mistakes and its calibration."""
     from afaf.cli.answers import evaluated, open_ready
     from afaf.files import check_output, write_output
-    from afaf.report.evaluation_page import CLASS_HEADINGS, class_rows, evaluation_page
+    from afaf.report.model_page import CLASS_HEADINGS, class_rows, evaluation_page
     from afaf.streams.own import find_class_folders
 
     page = file.with_suffix(".evaluation.html")

@@ -28,9 +28,8 @@ def inspect(
     from afaf.files.marks import format_of
     from afaf.lifelong.encoded import EncodedModel
     from afaf.lifelong.model_store import has_encoder, open_encoded, open_model
-    from afaf.report.encoded_page import confusions, encoded_facts, encoded_page
     from afaf.report.figures import save_ledger_picture
-    from afaf.report.model_page import model_facts, model_page
+    from afaf.report.model_page import confusions, encoded_facts, encoded_page, model_facts, model_page
 
     if picture is not None and has_encoder(file):
         raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --picture")

@@ -18,7 +18,7 @@ from afaf.errors import DataError
 from afaf.files import make_folders, read_text, remove_parts, write_whole
 from afaf.streams.sources.images import read_image
 from afaf.streams.sources.source import cache_folder
-from afaf.streams.stored import StoredImages
+from afaf.streams.tasks import StoredImages
 
 CHANNELS = 3
 VERSION = 1  # of the way from a file to its pixels

@@ -34,8 +34,7 @@ from afaf.streams.sources.images import fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
 from afaf.streams.sources.source import reading
 from afaf.streams.sources.verify import shortened
-from afaf.streams.stored import StoredImages
-from afaf.streams.tasks import Augment, Preparation, Stream, checked_images, checked_labels
+from afaf.streams.tasks import Augment, Preparation, StoredImages, Stream, checked_images, checked_labels
 
 Unreadable = Literal["error", "skip"]
 DEFAULT_SIZE = 32

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from afaf.errors import DataError
 from afaf.randomness import generator
-from afaf.streams.stored import StoredImages
 
 Augment = Literal["none", "crop-flip", "resized-crop-flip"]  # crops of the reflect-padded image, or of 1/4 to all of it, enlarged
 Shape = tuple[int, ...]  # (channels, height, width) of an image, (features,) of a vector
@@ -40,6 +39,29 @@ class Preparation:
         scale = 255.0 if images.dtype == np.uint8 else 1.0
         mean, std = pixels.mean(0) / scale, pixels.std(0) / scale
         return cls(tuple(float(m) for m in mean), tuple(float(s) if s > 0 else 1.0 for s in std), augment=augment)
+
+
+class StoredImages:
+    """Some images of a memory-mapped file, (n, height, width, channels). To choose among them copies nothing; numpy reads them."""
+
+    def __init__(self, file: NDArray[np.uint8], index: NDArray[np.int64]):
+        self.file, self.index = file, index
+        self.shape: tuple[int, ...] = (len(index), *file.shape[1:])
+        self.dtype, self.ndim = file.dtype, file.ndim
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> StoredImages:
+        return StoredImages(self.file, self.index[chosen])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        pixels: NDArray[Any] = self.file[self.index]
+        return pixels if dtype is None else pixels.astype(dtype)
 
 
 @dataclass(frozen=True)

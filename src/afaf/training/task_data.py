@@ -17,8 +17,7 @@ from torch import Tensor
 
 from afaf.errors import DataError
 from afaf.randomness import generator, integers_at, key
-from afaf.streams.stored import StoredImages
-from afaf.streams.tasks import Preparation, Split
+from afaf.streams.tasks import Preparation, Split, StoredImages
 
 PAD = 4  # CIFAR's habit: reflect 4 pixels outwards, crop the original size anywhere within
 RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is carried over batch by batch

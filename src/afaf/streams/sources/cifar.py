@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from afaf.errors import DataError
 from afaf.files import open_regular
-from afaf.streams.sources.datasets import dataset
-from afaf.streams.sources.source import CHUNK, PARTS, Part, Pixels, Records, check_labels, reading
+from afaf.streams.sources.source import CHUNK, PARTS, Part, Pixels, Records, check_labels, dataset, reading
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from afaf.errors import DataError
-from afaf.streams.sources.datasets import dataset
-from afaf.streams.sources.source import Part, Pixels, Records, in_memory
+from afaf.streams.sources.source import Part, Pixels, Records, dataset, in_memory
 from afaf.streams.tasks import stratified
 
 TEST_FRACTION = 0.2

@@ -14,9 +14,8 @@ import numpy as np
 
 from afaf.errors import DataError
 from afaf.files import open_regular
-from afaf.streams.sources.datasets import dataset
 from afaf.streams.sources.images import fit
-from afaf.streams.sources.source import CHUNK, Part, Pixels, Records, check_labels, reading
+from afaf.streams.sources.source import CHUNK, Part, Pixels, Records, check_labels, dataset, reading
 
 SIDE = 28
 FILES: dict[Part, tuple[str, int]] = {"train": ("train", 60_000), "test": ("t10k", 10_000)}  # prefix, images at most

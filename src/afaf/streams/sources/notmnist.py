@@ -18,10 +18,9 @@ from PIL import Image
 
 from afaf.errors import DataError
 from afaf.files import read_bytes
-from afaf.streams.sources.datasets import dataset
 from afaf.streams.sources.images import fit
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
-from afaf.streams.sources.source import Part, Pixels, Records, in_memory, reading
+from afaf.streams.sources.source import Part, Pixels, Records, dataset, in_memory, reading
 
 LETTERS = "ABCDEFGHIJ"
 SIDE = 28

@@ -5,11 +5,15 @@ Images are read in chunks of a few megabytes, in the publisher's order, so that 
 
 from __future__ import annotations
 
+import json
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cache
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -150,3 +154,35 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path  # a rare call: not at import
 
     return user_cache_path("afaf", appauthor=False)
+
+
+# CIFAR-100 has digests of its classes only, not of its two parts: the publisher's order of the images was not available.
+
+
+def dataset(name: str, open: Callable[[Path], dict[Part, Records]], fits: Mapping[str, Callable[[Pixels], Pixels]] | None = None) -> Source:
+    """Return a dataset as datasets.toml and digests.json describe it; `open` reads its files, `fits` bring images to the stated shape."""
+    facts = _read("datasets.toml", tomllib.loads)[name]
+    counts = {part: facts["counts"][part] for part in PARTS}
+    n_classes = len(facts["class_names"])
+    preparation: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts["preparation"].items()}
+    return Source(
+        name=name,
+        title=facts["title"],
+        class_names=tuple(facts["class_names"]),
+        counts={part: (count,) * n_classes if isinstance(count, int) else tuple(count) for part, count in counts.items()},
+        shape=tuple(facts["shape"]),
+        preparation=Preparation(**preparation),
+        open=open,
+        places=tuple(facts.get("places", ())),
+        remotes=tuple(
+            Remote(**remote, urls=tuple(url + PurePosixPath(remote["name"]).name for url in facts["mirrors"]))
+            for remote in facts.get("remotes", ())
+        ),
+        fits=fits or {},
+        digests=_read("digests.json", json.loads)[name],
+    )
+
+
+@cache
+def _read(file: str, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return parse((files(__package__) / file).read_text(encoding="utf-8"))
