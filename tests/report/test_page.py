@@ -6,6 +6,7 @@ import html
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,18 @@ def test_the_same_run_twice_is_refused(seeds: Path, tmp_path: Path) -> None:
     shutil.copytree(both / "seed-1", both / "again")
     with pytest.raises(RunError, match="do not differ in their seed, 1"):
         write_report(both)
+
+
+def test_reading_a_run_calls_no_function_that_it_names(tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "networks_of_somebody.py"
+    module.write_text("from afaf.network.zoo import mlp as net", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"network.name": "networks_of_somebody:net", "learn.epochs": 1, "run.images": 10}
+    afaf.run(digits[:2], "finetune", settings=settings, out=tmp_path / "run", device="cpu")
+    module.write_text("raise SystemExit('was imported')", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "networks_of_somebody")
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "networks_of_somebody" not in sys.modules
 
 
 def test_names_of_classes_cannot_break_the_page(tmp_path: Path, digits: Any) -> None:

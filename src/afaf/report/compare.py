@@ -7,15 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import AfafError, RunError
+from afaf.errors import RunError
 from afaf.report.measured import Measured
 from afaf.report.page import Page
 from afaf.report.results_page import measured_page
-from afaf.report.run_page import relevant_settings
+from afaf.report.run_page import costs_of_run, relevant_settings
 from afaf.runs.folder import read_json
-from afaf.runs.job import Job
 from afaf.runs.results import Results
-from afaf.runs.setup import costs_of
 from afaf.sweeps.store import Line, key_of, numbers_of
 
 
@@ -42,19 +40,12 @@ def measured_runs(folders: Sequence[Path]) -> Measured:
         changed = {name: settings.get(name) for name in {**base, **settings} if settings.get(name) != base.get(name)}
         key = key_of(results.stream, results.method, changed, results.seed)
         if key[:3] not in costs:
-            costs[key[:3]] = _costs(folder, results)
+            found = costs_of_run(folder, results)
+            costs[key[:3]] = None if found is None else asdict(found)
         head = {"stream": results.stream, "method": results.method, "settings": changed, "seed": results.seed}
         more = {"class_names": results.class_names, "costs": costs[key[:3]], "seconds": results.seconds, "device": results.device}
         lines.append({**head, **numbers_of(results), **more})
     return Measured(lines)
-
-
-def _costs(folder: Path, results: Results) -> dict[str, Any] | None:
-    """The predicted costs; None if the stream cannot be opened."""
-    try:
-        return asdict(costs_of(Job(results.stream, results.method, config=folder / "config.json")))
-    except AfafError:
-        return None
 
 
 def _check_seeds(folders: Sequence[Path]) -> None:

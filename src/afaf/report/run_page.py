@@ -57,12 +57,16 @@ class Runs:
     def task_names(self) -> list[str]:
         return [", ".join(names) for names in self.first.class_names]
 
-    def costs(self) -> Costs | None:
-        """Return the predicted costs, None if the stream cannot be opened."""
-        try:
-            return costs_of(Job(self.first.stream, self.first.method, config=self.folders[0] / "config.json"))
-        except AfafError:
-            return None
+
+def costs_of_run(folder: Path, results: Results) -> Costs | None:
+    """The predicted costs; None if the stream cannot be opened, or if the network is a function: reading a run calls nothing it names."""
+    config = read_json(folder / "config.json")
+    if ":" in str(config["config"].get("network", {}).get("name")):
+        return None
+    try:
+        return costs_of(Job(results.stream, results.method, config=folder / "config.json"))
+    except AfafError:
+        return None
 
 
 def relevant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +316,7 @@ def curves(runs: Runs) -> str:
 def cost_bars(runs: Runs) -> str:
     share = runs.first.params / runs.first.dense_params
     rows = [("#params", share, "var(--accent)", f"{runs.first.params:,} of {runs.first.dense_params:,} weights")]
-    costs = runs.costs()
+    costs = costs_of_run(runs.folders[0], runs.first)
     if costs is not None:
         ratios = (
             ("FLOPs (paper)", costs.paper_flops_ratio, "training by the paper's estimate"),
