@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from afaf.cli.consoles import OUT, say_styled
 from afaf.errors import DataError
@@ -29,11 +29,7 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 def list_datasets(data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
     found = [_look(each, folder, anew=False, quiet=as_json) for each in _with_files()]
-    if as_json:
-        print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
-        return
-    say_styled(f"Datasets in {escape(str(folder))}")
-    OUT.print(_overview(found))
+    _show(folder, found, as_json)
 
 
 def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
@@ -53,18 +49,31 @@ def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
 def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
     found = [_look(each, folder, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
-    if as_json:
-        print(json.dumps({"folder": str(folder), "datasets": [_as_dict(each) for each in found]}, indent=2))
-    else:
-        say_styled(f"Datasets in {escape(str(folder))}")
-        OUT.print(_overview(found))
-        for each in found:
-            if each.counts:
-                say_styled(f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
-                OUT.print(_per_class(each))
+    _show(folder, found, as_json)
+    for each in found:
+        if each.counts and not as_json:
+            say_styled(f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
+            OUT.print(_per_class(each))
     bad = [each for each in found if each.state == "damaged" or (names and each.state == "missing")]
     if bad:
         raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
+
+
+def _show(folder: Path, found: list[Inspection], as_json: bool) -> None:
+    if as_json:
+        datasets = [{**asdict(each), "train": each.total("train"), "test": each.total("test")} for each in found]
+        print(json.dumps({"folder": str(folder), "datasets": datasets}, indent=2))
+        return
+    say_styled(f"Datasets in {escape(str(folder))}")
+    table = Table(
+        Column("dataset", overflow="fold"), "state", *_counts(), Column("on disk", justify="right"), Column("note", overflow="fold")
+    )
+    for each in found:
+        counts = [f"{each.total(part):,}" if each.counts else "" for part in PARTS]
+        note = each.note + (f" ({len(each.skipped)} unreadable left out: {', '.join(each.skipped[:3])})" if each.skipped else "")
+        state = f"[{COLOURS[each.state]}]{each.state}[/]"
+        table.add_row(each.name, state, *counts, f"{each.size / 1e6:,.1f} MB" if each.size else "", escape(note))
+    OUT.print(table)
 
 
 def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False, **options: Any) -> Path:
@@ -84,11 +93,7 @@ def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False
 
 def stream_table(stream: Stream) -> Table:
     """Tasks, their classes with the number of training and test images of each, and the totals."""
-    table = Table()
-    for heading in ("task", "class", "name"):
-        table.add_column(heading, justify="left" if heading == "name" else "right")
-    table.add_column("training", justify="right")
-    table.add_column("test", justify="right")
+    table = Table(Column("task", justify="right"), Column("class", justify="right"), "name", *_counts())
     for task in stream:
         for class_id, name in zip(task.classes, task.class_names, strict=True):
             counts = (int((split.labels == class_id).sum()) for split in (task.train, task.test))
@@ -96,6 +101,11 @@ def stream_table(stream: Stream) -> Table:
         table.add_section()
     table.add_row("all", "", "", f"{sum(len(task.train) for task in stream):,}", f"{sum(len(task.test) for task in stream):,}")
     return table
+
+
+def _counts() -> tuple[Column, Column]:
+    """The columns of numbers of images; a table fills its own."""
+    return Column("training", justify="right"), Column("test", justify="right")
 
 
 def _with_files() -> list[Source]:
@@ -124,27 +134,8 @@ def _look(each: Source, folder: Path, *, anew: bool, quiet: bool = False) -> Ins
         return look(each, folder)
 
 
-def _as_dict(found: Inspection) -> dict[str, Any]:
-    return {**asdict(found), "train": found.total("train"), "test": found.total("test")}
-
-
-def _overview(found: list[Inspection]) -> Table:
-    table = Table()
-    for heading in ("dataset", "state", "training", "test", "on disk", "note"):
-        table.add_column(heading, justify="right" if heading in ("training", "test", "on disk") else "left", overflow="fold")
-    for each in found:
-        counts = [f"{each.total(part):,}" if each.counts else "" for part in PARTS]
-        note = each.note + (f" ({len(each.skipped)} unreadable left out: {', '.join(each.skipped[:3])})" if each.skipped else "")
-        colour = COLOURS[each.state]
-        table.add_row(each.name, f"[{colour}]{each.state}[/]", *counts, f"{each.size / 1e6:,.1f} MB" if each.size else "", escape(note))
-    return table
-
-
 def _per_class(found: Inspection) -> Table:
-    table = Table()
-    table.add_column("class")
-    table.add_column("training", justify="right")
-    table.add_column("test", justify="right")
+    table = Table("class", *_counts())
     for name in dict.fromkeys([*found.counts["train"], *found.counts["test"]]):
         table.add_row(name, *(f"{found.counts[part].get(name, 0):,}" for part in PARTS))
     return table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from afaf.cli.consoles import ERR, OUT, say
 
@@ -53,13 +53,10 @@ def demo(
 
 def memory_table(results: dict[str, Results]) -> Table:
     """Accuracy on each task after the last one."""
-    table = Table(title="accuracy (%) after the last task, no task label given")
-    table.add_column("method")
-    first = next(iter(results.values()))
-    for number, names in enumerate(first.class_names, 1):
-        table.add_column(f"task {number}\n{', '.join(names)}", justify="right")
-    table.add_column("mean", justify="right")
-    table.add_column("seconds", justify="right")
+    classes = next(iter(results.values())).class_names
+    headings = [*(f"task {number}\n{', '.join(names)}" for number, names in enumerate(classes, 1)), "mean", "seconds"]
+    table = Table("method", *(Column(heading, justify="right") for heading in headings))
+    table.title = "accuracy (%) after the last task, no task label given"
     for method, result in results.items():
         numbers = ["-" if value is None else f"{value:.1f}" for value in result.R[-1]]
         table.add_row(method, *numbers, f"{result.acc:.1f}", f"{result.seconds:.1f}")

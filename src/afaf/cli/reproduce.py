@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from afaf.cli.consoles import ERR, OUT, say, say_styled
 from afaf.cli.options import SEEDS, AtOnceOption, DataOption, DeviceOption, OnOption, PrecisionOption, SetOption
@@ -125,11 +125,8 @@ def list_experiments(experiments: Path, results: Path, names: Sequence[str], see
     from afaf.sweeps.store import Store
 
     lines = Store(results).read()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("experiment", no_wrap=True)
-    for heading in ("runs", "failed", "missing"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("what it is, and what it feeds")
+    numbers = [Column(heading, justify="right", no_wrap=True) for heading in ("runs", "failed", "missing")]
+    table = Table(Column("experiment", no_wrap=True), *numbers, "what it is, and what it feeds", box=box.SIMPLE_HEAD, pad_edge=False)
     chosen = asked_for(experiments, names or ["all"], seeds, settings)
     for experiment in chosen:
         missing = len(experiment.missing(lines))

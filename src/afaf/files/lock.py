@@ -116,12 +116,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
     Where a folder cannot be locked (Windows, some network disks), nobody waits.
     """
-    handle = None
-    try:
+    with contextlib.ExitStack() as held:  # its end closes the folder, which unlocks it
         with contextlib.suppress(OSError):
-            handle = os.open(path.resolve().parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            lock_descriptor(handle)
+            lock_descriptor(held.enter_context(opened(path.resolve().parent, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))))
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)  # which unlocks

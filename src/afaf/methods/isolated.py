@@ -9,7 +9,7 @@ Nothing that a task's outputs depend on moves once it is learned, so in task-IL 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from afaf.bounds import Percent
@@ -58,19 +58,13 @@ class Isolated(SpaceNet[IsolatedOptions]):
         def connections(parts: int) -> dict[int, int]:
             return {l: pairs[l] if l == spec.E else parts * pairs[l] // PARTS for l in pairs}
 
-        density = largest_within(budget, lambda parts: sum(count * blocks[l] for l, count in connections(parts).items()))
+        def weights(parts: int) -> int:
+            return sum(count * blocks[l] for l, count in connections(parts).items())
+
+        density = max(0, bisect_right(range(PARTS + 1), budget, key=weights) - 1)  # the largest within the budget
         return Sizes(alloc, connections(density), hidden)
 
 
 def largest_share(n_tasks: int) -> float:
     """Percent of a layer that so many tasks can have each, rounded down so that it fits as it is printed."""
     return 100 * 10_000 // n_tasks / 10_000
-
-
-def largest_within(budget: int, cost: Callable[[int], int]) -> int:
-    """The largest of 0..PARTS whose cost, which grows with it, is within the budget."""
-    low, high = 0, PARTS
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if cost(middle) <= budget else (low, middle - 1)
-    return low
