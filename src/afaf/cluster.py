@@ -13,7 +13,7 @@ from typing import Any
 
 from afaf.errors import AfafError, ConfigError
 
-ANSWER = 8.0  # seconds within which a cluster must answer
+ANSWER = 7.0  # seconds within which a cluster must answer
 OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
 TOKEN = " (if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head node)"
 GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
@@ -37,8 +37,8 @@ def connect(on: str, jobs_at_once: int | None = None) -> tuple[Any, bool]:
         return ray, False
     logging.getLogger("ray").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    _, _, address = on.partition(":")
-    if address:
+    _, colon, address = on.partition(":")
+    if colon:
         _check_reachable(address)
         within(ANSWER, f"--on ray:{address}: cannot join the cluster there{TOKEN}", lambda: ray.init(address=address, **quiet))
         return ray, True

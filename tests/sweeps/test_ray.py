@@ -183,11 +183,36 @@ def test_an_experiment_has_the_same_lines(tmp_path: Path, ray_folder: Path) -> N
     assert lines["ray"] == lines["local"]
 
 
+@pytest.mark.slow
+def test_four_workers_and_no_more_share_a_gpu(tmp_path: Path, ray_folder: Path) -> None:
+    """The cluster says that it has a GPU, and none has one: the runs fail, and their workers hold their parts of it."""
+    import ray
+
+    ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    try:
+        executor, errors = find_executor("ray", "cuda"), list[Exception]()
+        assert executor.jobs_at_once == 4
+        jobs = [Job("split-digits", "ridge", seed, QUICK, out=tmp_path / str(seed), resume=True) for seed in range(8)]
+        executor.carry_out(jobs, lambda event: errors.extend([event.error] if isinstance(event, JobFailed) else []))
+        assert len(errors) == 8
+        until = time.monotonic() + 20  # nodes tell of their resources now and then
+        while (left := ray.available_resources().get("GPU", 0.0)) > 0 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert left == 0.0
+        assert ray.available_resources()["CPU"] == 1.0
+        executor.close()
+        while (left := ray.available_resources().get("GPU", 0.0)) < 1 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert left == 1.0
+    finally:
+        ray.shutdown()
+
+
 def test_an_address_with_no_cluster_behind_it_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         threading.Thread(target=lambda: silent.accept()[0].sendall(b"220 this is no Ray cluster"), daemon=True).start()
-        for address in (f"127.0.0.1:{port}", "127.0.0.1:1", "nowhere", "127.0.0.1:99999999"):
+        for address in (f"127.0.0.1:{port}", "127.0.0.1:1", "nowhere", "", "127.0.0.1:99999999"):
             command = ["run", "split-digits", "ridge", "--out", str(tmp_path / "run"), "--on", f"ray:{address}"]
             told = CliRunner().invoke(app, command)
             assert told.exit_code == 2, told.output
