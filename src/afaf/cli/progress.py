@@ -14,9 +14,9 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
@@ -38,11 +38,15 @@ from afaf.runs.events import (
 from afaf.runs.job import Job
 from afaf.sweeps.outcome import TrialEnded
 
+NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # columns of text
+
 
 class Display:
-    """Bars, shown within a `with` block."""
+    """Bars on a terminal, shown within a `with` block."""
 
-    progress: Progress
+    def __init__(self, console: Console, *columns: str | ProgressColumn):
+        self.console = console
+        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -56,20 +60,8 @@ class ProgressDisplay(Display):
     """One run. On a terminal a bar for the stream and one for the current task, and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
-        self.console = console
-        self.shown = console.is_terminal
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not self.shown,
+        super().__init__(
+            console, SpinnerColumn(), NAME, BarColumn(28), MofNCompleteColumn(), NOTE, TimeElapsedColumn(), LEFT, TimeRemainingColumn()
         )
         self.stream_bar: TaskID | None = None
         self.task_bar: TaskID | None = None
@@ -108,7 +100,7 @@ class ProgressDisplay(Display):
         return self.progress.add_task(name, total=total, note=note)
 
     def _print(self, text: str) -> None:
-        if self.shown:
+        if self.console.is_terminal:
             self.console.print(text, highlight=False)
 
 
@@ -124,19 +116,9 @@ class GridDisplay(Display):
         jobs_at_once: int = 1,
         seconds_left: Callable[[], float | None] | None = None,
     ):
-        self.console = console
+        super().__init__(console, NAME, BarColumn(24), MofNCompleteColumn(), NOTE, TimeElapsedColumn())
         self.total, self.done, self.failed, self.jobs_at_once = total, already, 0, jobs_at_once
         self.seconds_left = seconds_left or self._from_those_done
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
         self.whole = self.progress.add_task("[bold]all runs[/]", total=total, completed=already, note="")
         self.bars: dict[str, TaskID] = {}
         self.began: dict[str, float] = {}

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from afaf.cli.consoles import ERR, OUT, work_is_done
+from afaf.cli.consoles import ERR, OUT, say, work_is_done
 from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, StoppedError
@@ -43,15 +42,20 @@ def run_methods(
         for method in methods
         for seed in ([like.seed] if seeds is None else seeds)
     ]
-    check_all(jobs, tensorboard)
+    if tensorboard:
+        check_installed()
+    for job in jobs:
+        job.check()
     with stopping(AGAIN if several else "") as stop:
         executor = find_executor(on, like.device, jobs_at_once=1 if len(jobs) == 1 else jobs_at_once, stop=stop)
-        check_folders(jobs)
+        for job in jobs:  # before any data is read
+            if job.folder is not None and not job.resume:
+                RunFolder.refuse_taken(job.folder)
         display = ProgressDisplay(ERR) if len(jobs) == 1 else GridDisplay(ERR, len(jobs), jobs_at_once=executor.jobs_at_once)
         with contextlib.closing(executor), display:
             results = run_all(jobs, executor, display.on_event, stop, tensorboard=tensorboard)
     summaries = [Summary([result for result in results if result.method == method]) for method in dict.fromkeys(r.method for r in results)]
-    show_results(OUT, summaries)
+    show_results(summaries)
     if as_json:
         table = [summary.to_dict() for summary in summaries]
         one = table[0] if len(methods) == 1 else {"methods": {s.runs[0].method: t for s, t in zip(summaries, table, strict=True)}}
@@ -65,20 +69,6 @@ def run_all(jobs: Sequence[Job], executor: Executor, display: OnEvent, stop: Sto
     if stop.asked and len(collected.results) < len(jobs):  # between two runs
         raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
     return [collected.results[str(job)] for job in jobs]
-
-
-def check_all(jobs: Sequence[Job], tensorboard: bool) -> None:
-    if tensorboard:
-        check_installed()
-    for job in jobs:
-        job.check()
-
-
-def check_folders(jobs: Sequence[Job]) -> None:
-    """Refuse a folder that holds a run, before any data is read."""
-    for job in jobs:
-        if job.folder is not None and not job.resume:
-            RunFolder.refuse_taken(job.folder)
 
 
 class _Collector:
@@ -113,8 +103,8 @@ def resume_run(folder: Path, device: str | None, settings: list[str], data: Path
     with stopping() as stop, ProgressDisplay(ERR) as display:
         result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
     if finished:
-        ERR.print("the run was finished already: these are its results", highlight=False)
-    show_results(OUT, [Summary([result])])
+        say("the run was finished already: these are its results", ERR)
+    show_results([Summary([result])])
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
 
@@ -127,13 +117,9 @@ def _folder(given: str | Path | None, stream: str, method: str, seed: int, sever
         return f"{str(given).rstrip('/')}/{method}/{seed}" if several else given
     out = Path(given)
     old = out / f"seed-{seed}"  # where earlier versions put the seeds of one method
-    if several and _method_in(old) == method:
+    if several and (old / "config.json").exists() and read_json(old / "config.json").get("method") == method:
         return old
     return out / method / str(seed) if several else out
-
-
-def _method_in(folder: Path) -> str | None:
-    return str(read_json(folder / "config.json").get("method")) if (folder / "config.json").exists() else None
 
 
 def file_name(stream: str) -> str:
@@ -141,27 +127,25 @@ def file_name(stream: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
 
 
-def show_results(console: Console, summaries: Sequence[Summary]) -> None:
+def show_results(summaries: Sequence[Summary]) -> None:
     """The headline numbers of runs, method by method and compared, and their folders."""
     with work_is_done():
         for summary in summaries:
-            console.print(results_table(summary))
+            OUT.print(results_table(summary))
         if len(summaries) > 1:
-            console.print(comparison_table(summaries))
+            OUT.print(comparison_table(summaries))
         for result in (result for summary in summaries for result in summary.runs):
-            console.print(f"run folder: {escape(str(result.run))}", soft_wrap=True, highlight=False)
+            say(f"run folder: {result.run}")
 
 
 def results_table(summary: Summary) -> Table:
     """The headline numbers of one or more runs of one method."""
     first = summary.runs[0]
-    table = _table(f"{first.stream}: {first.method}")
     columns = dict(COLUMNS)
     if any(run.R_task_il_unmasked is not None for run in summary.runs):
         columns["task-IL\nall"] = "acc_task_il_unmasked"
-    table.add_column("seed")
-    for name in (*columns, "#params", "share", "time\n(s)"):  # the share of the dense network's parameters
-        table.add_column(name, justify="right")
+    names = (*columns, "#params", "share", "time\n(s)")  # the share of the dense network's parameters
+    table = _table(f"{first.stream}: {first.method}", "seed", names)
     for result in summary.runs:
         numbers = [_number(getattr(result, attribute)) for attribute in columns.values()]
         share = result.params / result.dense_params
@@ -176,10 +160,8 @@ def results_table(summary: Summary) -> Table:
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """Mean and spread of each method, and its ACC minus that of the first over the same seeds."""
     first = summaries[0].runs[0]
-    table = _table(f"{first.stream}: mean ± standard deviation over seeds")
-    table.add_column("method")
-    for name in ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}'s"):
-        table.add_column(name, justify="right")
+    names = ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}'s")
+    table = _table(f"{first.stream}: mean ± standard deviation over seeds", "method", names)
     for summary in summaries:
         numbers = [_spread(summary.spread(name)) for name in COLUMNS.values()]
         difference = "" if summary is summaries[0] else _spread(summary.minus(summaries[0], "acc"), sign="+")
@@ -187,8 +169,9 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
-    return Table(title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def _table(title: str, first: str, names: Sequence[str]) -> Table:
+    numbers = [Column(name, justify="right") for name in names]
+    return Table(first, *numbers, title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _number(value: float | None) -> str:
