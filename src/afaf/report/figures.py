@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -58,7 +57,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     tasks = sorted(model.learner.classes_of)
     orders = {s: _by_first_task(spec, ledger, s) for s in spec.groups}
     width = 2.3 * spec.E + 1.2
-    figure = _figure(width, 5.6)
+    figure = Figure(figsize=(width, 5.6), dpi=150)
     grid = figure.add_gridspec(
         2, spec.E, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
     )
@@ -89,14 +88,14 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     ]
     figure.legend(handles=handles, loc="lower center", ncols=min(4, len(handles)), fontsize=7, frameon=False)
     figure.suptitle(as_written(f"Who owns what after the last task: {model.stream}, {model.method}"), fontsize=11)
-    _save(figure, path)
+    save(figure, path)
 
 
 def save_r_matrix(results: Results, path: Path) -> None:
     """Accuracy on each task after each task, class-IL beside task-IL."""
     n_tasks = len(results.R)
     side = 1.6 + 0.52 * n_tasks
-    figure = _figure(2 * side + 0.8, side + 0.9)
+    figure = Figure(figsize=(2 * side + 0.8, side + 0.9), dpi=150)
     for place, (name, R, mean) in enumerate([("class-IL", results.R, results.acc), ("task-IL", results.R_task_il, results.acc_task_il)]):
         axes = figure.add_subplot(1, 2, place + 1)
         missing = [[None] * (n_tasks - len(row)) for row in R]
@@ -112,16 +111,10 @@ def save_r_matrix(results: Results, path: Path) -> None:
         axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
     figure.suptitle(as_written(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
     figure.tight_layout()
-    _save(figure, path)
+    save(figure, path)
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=150)
-    FigureCanvasAgg(figure)  # drawn without a screen and without touching pyplot's global state
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, format=path.suffix.lstrip(".") or "png", metadata=figure_metadata(path.suffix or ".png"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from matplotlib.ticker import MaxNLocator
 
 from afaf.errors import RunError
 from afaf.files import check_output, write_output, write_whole
-from afaf.files.marks import figure_metadata, format_of
+from afaf.files.marks import format_of
 from afaf.report import svg
 from afaf.report.compare import differ_only_in_seed, measured_runs
-from afaf.report.figures import as_written, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
+from afaf.report.figures import as_written, save, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
 from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
@@ -61,19 +62,15 @@ def empty_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    write_whole(path, _saver(figure))
+    write_whole(path, partial(save, figure))
     return path
-
-
-def _saver(figure: Figure) -> Drawing:
-    return lambda path: figure.savefig(path, metadata=figure_metadata(path.suffix))
 
 
 def figures_of_results(measured: Measured, source: Path) -> dict[str, Drawing]:
     """Return the drawings of results: per stream, the presets' ACC of every seed and over time."""
     drawings: dict[str, Drawing] = {}
     for stream, shapes in presets_by_stream(measured).items():
-        drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = _saver(accuracies(measured, stream, shapes))
+        drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = partial(save, accuracies(measured, stream, shapes))
     if not drawings:
         raise RunError(f"no figures were written: {source} holds no finished run of a preset; afaf report shows the variants")
     return drawings
@@ -84,9 +81,9 @@ def figures_of_runs(runs: Runs) -> dict[str, Drawing]:
     return {
         "r-matrix": lambda path: save_r_matrix(runs.first, path),
         "ledger": lambda path: save_ledger_picture(runs.model, path),
-        "over-time": _saver(over_time(runs)),
-        "confusion": _saver(confusion(runs)),
-        "curves": _saver(curves(runs)),
+        "over-time": partial(save, over_time(runs)),
+        "confusion": partial(save, confusion(runs)),
+        "curves": partial(save, curves(runs)),
     }
 
 
