@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from afaf.cluster import NoWorker
 from afaf.streams.tasks import Stream
 from forks import Forks
 
@@ -75,3 +77,27 @@ def two_nodes(ray_folder: Path) -> Iterator[Any]:
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def busy_cluster(ray_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A cluster whose only CPU is taken until a first warning is given; the warnings."""
+    import ray
+
+    class Other: ...
+
+    told: list[str] = []
+
+    def tell(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, NoWorker):
+            told.append(str(message))
+            ray.kill(other)
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    try:
+        other = ray.remote(num_cpus=1)(Other).remote()
+        ray.get(other.__ray_ready__.remote())
+        monkeypatch.setattr(warnings, "showwarning", tell)
+        yield told
+    finally:
+        ray.shutdown()

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,11 @@ ANSWER = 7.0  # seconds within which a cluster must answer
 OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
 TOKEN = " (if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head node)"
 GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
+FIRST_WORKER = 15.0  # seconds without any worker after which the user is told
+
+
+class NoWorker(UserWarning):
+    """The cluster starts no worker."""
 
 
 def is_cluster(on: str) -> bool:
@@ -67,6 +73,31 @@ def room(ray: Any, gpu: bool) -> int:
     """Workers for which the cluster has room now."""
     resources = ray.cluster_resources()
     return max(1, int(resources.get("GPU", 0) / GPU_SHARE if gpu else resources.get("CPU", 0)))
+
+
+def warn_of_no_worker(ray: Any, gpu: bool, workers: int) -> None:
+    """Tell for which resources the driver waits, and which the cluster has."""
+    kind, each = ("GPU", GPU_SHARE) if gpu else ("CPU", 1)
+    free, total = (resources.get(kind, 0) for resources in (ray.available_resources(), ray.cluster_resources()))
+    unable = "its nodes cannot start one, and Ray's logs there say why"
+    warnings.warn(
+        f"no worker has started for {FIRST_WORKER:g} s: this asks for {each:g} {kind} for each of {workers}, and {free:g} of the cluster's "
+        f"{total:g} {kind}s are free; {unable if free >= each else 'end other work there, or add nodes with `ray start --address`'} "
+        "(`ray status` shows them). It goes on waiting; Ctrl-C ends it",
+        NoWorker,
+        stacklevel=2,
+    )
+
+
+def wait_for_worker(ray: Any, gpu: bool) -> None:
+    """Return once the cluster has started a worker."""
+    first = ray.remote(max_retries=-1, **share(gpu))(_nothing).remote()
+    if not ray.wait([first], timeout=FIRST_WORKER)[0]:
+        warn_of_no_worker(ray, gpu, 1)
+    ray.wait([first])
+
+
+def _nothing() -> None: ...
 
 
 def within(seconds: float, problem: str, work: Callable[[], Any]) -> Any:

@@ -106,6 +106,15 @@ def test_workers_of_a_cluster_teach_the_same_model(photos: Path, encoder: str, r
         ray.shutdown()
 
 
+@pytest.mark.slow
+def test_teaching_without_workers_says_once_what_it_waits_for(photos: Path, encoder: str, busy_cluster: list[str]) -> None:
+    model, files = EncodedModel.begin(find_encoder(encoder)), find_class_folders(photos).files
+    how: Any = {"device": "cpu", "unreadable": "error", "remedy": "", "on_batch": lambda images: None}
+    assert_same(learn_on_cluster(model, encoder, files, on="ray", **how), taught(model, files))
+    assert len(busy_cluster) == 1
+    assert "CPU" in busy_cluster[0]
+
+
 @pytest.mark.parametrize("on", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_manifest_and_a_url_name_the_same_images(photos: Path, encoder: str, tmp_path: Path, on: str) -> None:
     files = find_class_folders(photos).files

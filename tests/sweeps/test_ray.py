@@ -208,6 +208,14 @@ def test_four_workers_and_no_more_share_a_gpu(tmp_path: Path, ray_folder: Path) 
         ray.shutdown()
 
 
+@pytest.mark.slow
+def test_a_driver_without_workers_says_once_what_it_waits_for(tmp_path: Path, busy_cluster: list[str]) -> None:
+    results = carry_out(ray_executor(), grid(tmp_path, ("ridge",), 2))
+    assert len(results) == 2
+    assert len(busy_cluster) == 1
+    assert "CPU" in busy_cluster[0]
+
+
 def test_an_address_with_no_cluster_behind_it_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

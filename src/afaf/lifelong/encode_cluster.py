@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from afaf.cluster import connect, has_gpus, room, share
+from afaf.cluster import connect, has_gpus, room, share, wait_for_worker
 from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Preprocessing
 from afaf.errors import FileError
@@ -49,6 +49,7 @@ def learn_on_cluster(
         gpu = has_gpus(ray, device)
         identity = model.identity
         teaching = Teaching(source, identity.digest, identity.preprocessing, model.head, model.life.validation, "cuda" if gpu else "cpu")
+        wait_for_worker(ray, gpu)
         encode = ray.remote(max_retries=-1, **share(gpu))(encode_shard)
         workers = room(ray, gpu)
         seen, bad = Summed.empty(model.taught.features), dict[Place, str]()

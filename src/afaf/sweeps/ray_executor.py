@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from afaf.cluster import connect, has_gpus, room, share
+from afaf.cluster import FIRST_WORKER, connect, has_gpus, room, share, warn_of_no_worker
 from afaf.errors import ConfigError, DataError, LockedError, RunError, StoppedError
 from afaf.files.urls import is_url
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStopped, OnEvent, Warned
@@ -142,6 +142,8 @@ class RayExecutor:
         self._starting: dict[Any, Any] = {}  # worker by the reference that says that it is ready
         self._busy: dict[Any, Attempt] = {}  # by the stream of events
         self._numbers = 0
+        self._no_worker_since: float | None = None
+        self._warned = False
 
     @property
     def jobs_at_once(self) -> int:
@@ -232,6 +234,7 @@ class RayExecutor:
     def _listen(self, on_event: OnEvent, waiting: deque[Attempt]) -> None:
         """Wait a little for messages, and handle them."""
         sources = [*self._busy, *self._starting]
+        self._warn_if_no_worker()
         if not sources:
             time.sleep(0.1)
             return
@@ -244,6 +247,13 @@ class RayExecutor:
                     self._idle.append(worker)
             else:
                 self._hear(source, self._busy[source], on_event, waiting)
+
+    def _warn_if_no_worker(self) -> None:
+        """Warn once if workers were asked for and none has started for a while."""
+        self._no_worker_since = None if self._busy or not self._starting else self._no_worker_since or time.monotonic()
+        if not self._warned and self._no_worker_since is not None and time.monotonic() > self._no_worker_since + FIRST_WORKER:
+            self._warned = True
+            warn_of_no_worker(self._ray, self.device.type == "cuda", len(self._starting))
 
     def _hear(self, source: Any, attempt: Attempt, on_event: OnEvent, waiting: deque[Attempt]) -> None:
         try:
