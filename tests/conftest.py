@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def two_nodes(ray_folder: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def busy_cluster(ray_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A cluster whose only CPU is taken until a first warning is given; the warnings."""
+    """A cluster whose only CPU is taken until a first warning, or for a minute; the warnings."""
     import ray
 
     class Other: ...
@@ -98,6 +99,9 @@ def busy_cluster(ray_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         other = ray.remote(num_cpus=1)(Other).remote()
         ray.get(other.__ray_ready__.remote())
         monkeypatch.setattr(warnings, "showwarning", tell)
+        end = threading.Timer(60, ray.kill, [other])
+        end.start()
         yield told
+        end.cancel()
     finally:
         ray.shutdown()
