@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from afaf.errors import CapacityError, DataError, FileError
+import afaf
+from afaf.errors import CapacityError, ConfigError, DataError, FileError
 from afaf.lifelong.calibration import calibration_error, fitted_temperature, held_out
+from afaf.lifelong.export import inference_of
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.settings import LifelongSettings, differences
 from afaf.lifelong.training import Progress, class_weights
 from afaf.runs.config import merge
 from afaf.runs.job import settings_tables
 from afaf.storage.state import stored_tensors
+from afaf.streams.benchmarks import open_stream
 from afaf.training.plan import LearningPlan
 from afaf.training.report import EpochReport
 
@@ -207,3 +211,52 @@ def test_the_network_as_it_stood_cannot_be_seen_after_a_class_was_removed(model:
     for changed in (two, two.copy(), older.copy()):
         with pytest.raises(ValueError, match="changed since"):
             changed.learner.network.as_of(1, changed.learner.ledger)
+
+
+@pytest.fixture(scope="module")
+def turned() -> tuple[Lifelong, NDArray[Any], list[str]]:
+    """A model of afaf-plus, with rotations and a router, of four classes of bright rectangles in two calls."""
+    draw, labels = np.random.default_rng(0), [c for c in "abcd" for _ in range(30)]
+    x = draw.integers(0, 100, (len(labels), 8, 8, 1), dtype=np.uint8)
+    for image, label in zip(x, labels, strict=True):
+        height, width = {"a": (2, 2), "b": (6, 2), "c": (2, 6), "d": (5, 5)}[label]
+        image[1 : 1 + height, 1 : 1 + width] += 150
+    settings = LifelongSettings(method="afaf-plus", max_tasks=2, settings={"parts.patch": 3, "parts.filters": 8})
+    model = Lifelong.begin(x[:60], labels[:60], settings, torch.device("cpu"))
+    return model.learn(x[:60], labels[:60]).learn(x[60:], labels[60:]), x, labels
+
+
+def right(model: Lifelong, x: NDArray[Any], labels: list[str]) -> float:
+    names = np.array(list(model.life.known))
+    return float((names[model.logits(x).argmax(1)] == np.array(labels)).mean())
+
+
+def test_parts_beyond_the_paper_are_in_the_answers(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
+    """Four output rows a class, and one logit: also after the model was saved."""
+    model, x, labels = turned
+    assert model.learner.outputs_per_class == 4
+    assert model.logits(x).shape == (len(x), 4)
+    assert right(model, x, labels) > 0.9
+    assert np.array_equal(Lifelong.from_bytes(model.to_bytes()).logits(x), model.logits(x))
+    with pytest.raises(ConfigError, match="export"):
+        inference_of(model)
+
+
+def test_all_rows_of_a_removed_class_are_gone(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
+    model, x, _ = turned
+    rest = model.copy()
+    assert not rest.remove("c")
+    assert list(rest.life.known) == ["a", "b", "d"]
+    assert not rest.learner.ledger.owner(rest.spec.E)[8:12].any()
+    assert np.array_equal(rest.logits(x), model.logits(x)[:, [0, 1, 3]])
+    assert rest.remove("d")  # the last class of its task
+
+
+def test_a_run_with_parts_leaves_a_model_that_answers_as_it_did(tmp_path: Path) -> None:
+    stream = open_stream("split-digits")[:2]
+    settings = {"learn.epochs": 2, "parts.filters": 8, "parts.mirror": True}
+    results = afaf.run(stream, "afaf-plus", device="cpu", settings=settings, out=tmp_path / "run")
+    model = Lifelong.load(tmp_path / "run" / "model.safetensors")
+    for number, task in enumerate(stream):
+        names = [str(task.class_names[task.classes.index(c)]) for c in task.test.labels.tolist()]
+        assert 100 * right(model, np.asarray(task.test.images), names) == pytest.approx(results.R[-1][number])

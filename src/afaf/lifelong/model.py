@@ -1,7 +1,7 @@
 """A model that keeps learning: each call brings new classes as one more task into the same network of fixed size.
 
-What `AFAFClassifier` and `afaf learn` have in common. Nothing of a task is kept but its sub-network: no image, no statistics of images. A
-call works on a copy, so that one that fails leaves the model as it was.
+What `AFAFClassifier` and `afaf learn` have in common. Nothing of a task is kept but its sub-network: no image, and no statistics of images
+unless `parts.router` is on, which keeps sums. A call works on a copy, so that one that fails leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from afaf.network.spec import NetworkSpec
 from afaf.runs.config import Config, build_config, parse_set
 from afaf.runs.device import suitable_threads
 from afaf.runs.folder import flat
+from afaf.runs.parts import Parts
 from afaf.runs.train_task import train_task
 from afaf.storage.container import readable
 from afaf.storage.invariants import broken_invariants
 from afaf.storage.model_file import Model
-from afaf.streams.tasks import Outline, Preparation, Split, input_shape
+from afaf.streams.tasks import Outline, Preparation, Split, Task, input_shape
 from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
 from afaf.training.losses import NONE_OF_MINE, BalancedCrossEntropy, CrossEntropy
@@ -126,6 +127,12 @@ class Lifelong:
         return build_config(find_method(self.model.method).Options, self.model.config)
 
     @property
+    def parts(self) -> Parts:
+        """What changes the tasks that the method sees, and the answers made of its logits."""
+        network = self.learner.network
+        return Parts(self.config.parts, self.learner.seed, network.device, network.dtype)
+
+    @property
     def temperature(self) -> float:
         """What logits are divided by: the tasks' own temperatures, averaged by their held-out images."""
         fitted = [(note.temperature, note.held_out) for note in self.life.tasks if note.temperature is not None]
@@ -175,8 +182,9 @@ class Lifelong:
         """A model that knows nothing yet, made for images such as these; `learn` is what comes next."""
         preparation = Preparation.measured(images, settings.augment)
         outline, setup = plan_life(input_shape(images, preparation), len(set(labels)), len(images), settings)
-        rows = settings.max_classes or outline.n_classes
-        learner = Learner.fresh(Network(setup.spec.with_classes(rows), settings.seed, device), setup.method.unit)
+        per_class = setup.config.parts.outputs_per_class
+        spec = setup.spec.with_classes(per_class * (settings.max_classes or outline.n_classes))
+        learner = Learner.fresh(Network(spec, settings.seed, device), setup.method.unit, per_class)
         life = Life(
             len(outline),
             settings.max_classes,
@@ -251,7 +259,7 @@ class Lifelong:
         return images.astype(np.float32) / np.float32(255 if self.life.pixels == "uint8" else 1)
 
     def _learn(self, images: NDArray[Any], labels: Sequence[Label], progress: Progress) -> Lifelong:
-        learner, life, config, method = self.learner, self.life, self.config, self.method
+        learner, life, config, method, parts = self.learner, self.life, self.config, self.method, self.parts
         new = sorted_labels(set(labels))
         first, task = len(life.every_label), len(life.labels) + 1
         ids = {label: first + k for k, label in enumerate(new)}
@@ -259,16 +267,18 @@ class Lifelong:
         stay, aside = held_out(y, life.validation, learner.seed)
         train, device = Split(images[stay], y[stay]), learner.network.device
         with_negatives = life.negatives == "always" or (life.negatives == "auto" and (life.max_tasks > 1 or len(new) == 1))
-        with_negatives &= self._has_subnetworks  # other methods have losses of their own
-        parts = [(train, self.preparation)]
+        with_negatives &= self._has_subnetworks and not parts.any  # other methods and the parts have losses and answers of their own
+        prepared = parts.prepare([Task(task, tuple(ids.values()), tuple(map(str, new)), train, train, self.preparation)])
+        data, per_class = prepared.data, learner.outputs_per_class
         if with_negatives:
             made = made_negatives(np.asarray(train.images), learner.seed, task)
-            parts.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
-        context = TaskContext(task, tuple(ids.values()), TaskData(parts, device, learner.network.dtype), warn=progress.warned)
+            negatives = Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64))
+            data = TaskData([(train, self.preparation), (negatives, self.preparation)], device, learner.network.dtype)
+        context = TaskContext(task, prepared.rows, data, warn=progress.warned)
         engine = find_engine(config.run.engine, device, config.run.precision)
-        epochs = life.epochs or suitable_epochs(len(train), config.learn.batch_size)
+        epochs = life.epochs or suitable_epochs(len(train) * per_class, config.learn.batch_size)
         progress.began(task, new, epochs)
-        watch = Watch(progress, len(train) / len(context.data))
+        watch = Watch(progress, len(train) / len(data) if with_negatives else 1.0)
 
         def adjust(plan: LearningPlan) -> None:
             if plan.epochs == config.learn.epochs:  # a method may have decided otherwise for this phase or task
@@ -281,9 +291,10 @@ class Lifelong:
         try:
             with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):
                 train_task(learner, method, engine, context, lambda plan: watch.epoch_ended, adjust=adjust)
+                parts.finish(prepared, learner, method.predictor(learner))
         except CapacityError as error:
             raise CapacityError(f"the model is full: {error}. Or begin a new model with a larger max_tasks") from None
-        if words := hardly_learned(task, watch.accuracy, len(new), LEARN_MORE):
+        if words := hardly_learned(task, watch.accuracy, len(new) * per_class, LEARN_MORE):
             progress.warned(words)
         life.labels.append(new)
         self.model.class_names.append([str(label) for label in new])
@@ -295,7 +306,9 @@ class Lifelong:
 
     def _loss(self, plan: LearningPlan, train: Split, with_negatives: bool) -> BalancedCrossEntropy | None:
         """The method's own cross-entropy, unless classes are to be balanced or told from what is none of them."""
-        weights = class_weights(train.labels) if self.life.balance else {}
+        k = self.learner.outputs_per_class
+        by_class = class_weights(train.labels) if self.life.balance else {}
+        weights = {k * c + v: weight for c, weight in by_class.items() for v in range(k)}
         if not with_negatives and all(weight == 1 for weight in weights.values()):
             return None
         rows = self.spec.n_classes
@@ -320,8 +333,8 @@ class Lifelong:
 
     @torch.no_grad()
     def _logits(self, images: NDArray[Any]) -> Tensor:
-        """Logits of all rows, on the host."""
-        network, predict = self.learner.network, self.method.predictor(self.learner)
+        """Logits of all classes, on the host."""
+        network, predict = self.learner.network, self.parts.predictor(self.learner, self.method.predictor(self.learner))
         data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
         return torch.cat([predict(x).cpu() for x in data.batches(PREDICT_BATCH)])
 
@@ -353,13 +366,14 @@ class Lifelong:
         The last class of a task gives the task's place in the last hidden layer back: then True.
         """
         class_id, learner = self.life.remove(label), self.learner
-        last = self.spec.E
-        row = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
-        row[class_id] = True
-        learner.release(last, row)
-        learner.network.parameters.biases[-1][class_id] = learner.network.initial_bias(last)[class_id]
+        last, k = self.spec.E, learner.outputs_per_class
+        rows = slice(k * class_id, k * (class_id + 1))
+        outputs = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
+        outputs[rows] = True
+        learner.release(last, outputs)
+        learner.network.parameters.biases[-1][rows] = learner.network.initial_bias(last)[rows]
         task = self.life.task_of(class_id)
-        if all(c in self.life.removed for c in learner.classes_of[task]):
+        if all(row // k in self.life.removed for row in learner.classes_of[task]):
             self._give_back(task)
             return True
         return False

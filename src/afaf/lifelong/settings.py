@@ -17,6 +17,7 @@ from afaf.randomness import check_seed
 from afaf.runs.config import Config, Table, build_config
 from afaf.runs.job import settings_tables
 from afaf.runs.presets import BATCH_SIZE, STEPS, setting_in, suitable_network, with_presets
+from afaf.runs.presets.plus import is_plus
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
@@ -123,6 +124,8 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     batch_size = settings.batch_size or BATCH_SIZE
     epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
     how = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}, "run": {"precision": "fp32"}}
+    if is_plus(find_method(settings.method)):
+        return {"network": {"name": name}, **how}
     if settings.method != METHOD or name not in CHAINS or setting_in(settings_tables(None, settings.settings), "method", "strict"):
         return {"network": {"name": name, "norm": own_norm(name)}, **how}  # sizes come from the network, as in any run
     share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit

@@ -96,6 +96,11 @@ class Parts:
         self.settings, self.seed, self.device, self.dtype = settings, seed, device, dtype
         self.router = Router(settings.filters, settings.patch) if settings.router == "ridge" else None
 
+    @property
+    def any(self) -> bool:
+        """Whether answers are other than the network's logits."""
+        return self.settings.rotations or self.settings.mirror or self.router is not None
+
     def prepare(self, tasks: Sequence[Task]) -> PreparedTask:
         """The tasks that are learned together, as the method sees them."""
         splits = [(task.train, task.preparation) for task in tasks]
@@ -114,9 +119,11 @@ class Parts:
     def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
         """After a task is learned; `predict` gives the logits of all output rows."""
         if self.settings.mirror:
-            n_classes = learner.network.spec.n_classes // learner.outputs_per_class
-            flags = learner.memory.setdefault(MIRRORED, torch.zeros(n_classes, device=self.device))
+            flags = torch.zeros(learner.network.spec.n_classes // learner.outputs_per_class, device=self.device)
+            before = learner.memory.get(MIRRORED, flags[:0])  # of fewer classes, if outputs were added since
+            flags[: len(before)] = before
             flags[list(prepared.mirrored)] = 1
+            learner.memory[MIRRORED] = flags
         if self.router is not None and prepared.images is not None and prepared.held_out is not None:
             self.router.learn(learner, prepared.images, prepared.held_out, class_logits(predict, learner))
 
