@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
+from afaf import AFAFClassifier
 from afaf.cli.main import app
 from afaf.encoders import efficientnet_lite
 from afaf.lifelong.export import open_onnx, open_torch
@@ -231,3 +232,40 @@ def test_every_method_learns_call_by_call(place: Path, tmp_path: Path, method: s
 def test_a_method_that_needs_all_classes_at_once_is_refused(place: Path, tmp_path: Path) -> None:
     result = call("learn", place / "first", "--model", tmp_path / "m", "--method", "joint", "--size", 8)
     assert (result.exit_code, "joint" in result.output) == (2, True)
+
+
+def test_a_file_chooses_the_encoder_and_its_head(place: Path, tmp_path: Path) -> None:
+    config, model = tmp_path / "learn.toml", tmp_path / "model.safetensors"
+    config.write_text(f'[encoder]\nname = "{place / "encoder.pt2"}"\nhead = "lda"\noptions = {{ shrinkage = 0.25 }}\nbalance = false\n')
+    for folder in ("first", "second"):
+        assert call("learn", place / folder, "--model", model, "--config", config).exit_code == 0
+    head = json.loads(call("inspect", model, "--json").stdout)["head"]
+    assert head == {"name": "lda", "options": {"shrinkage": 0.25}, "balance": False}
+    before = model.read_bytes()
+    config.write_text("[encoder]\noptions = { shrinkage = 0.5 }\n")
+    assert call("learn", place / "second", "--model", model, "--config", config).exit_code == 2
+    config.write_text('[encoder]\nname = "patches"\n[learn]\nlr = 0.1\n')
+    for late in (model, tmp_path / "new.safetensors"):
+        assert call("learn", place / "second", "--model", late, "--config", config).exit_code == 2
+    assert model.read_bytes() == before
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_classes_that_are_numbers_are_taught_removed_and_forgotten_by_their_folders(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for label in (0, 1, 2):
+        (tmp_path / "photos" / str(label)).mkdir(parents=True)
+        for i in range(6):
+            pixels = (rng.normal(60 + 60 * label, 20, (48, 48, 3))).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / str(label) / f"{i}.png")
+    x, y = rng.integers(0, 256, (6, 48, 48, 3), dtype=np.uint8), np.arange(6) % 2
+    model = tmp_path / "model.safetensors"
+    AFAFClassifier(encoder="patches").fit(x, y).save(model)
+    assert call("learn", tmp_path / "photos", "--model", model).exit_code == 0
+    assert call("classes", model, "--remove", "1").exit_code == 0
+    (tmp_path / "photos" / "0").rename(tmp_path / "zero")
+    result = call("forget", tmp_path / "photos", "--model", model)
+    assert result.exit_code == 0, result.output
+    left = AFAFClassifier.load(model)._lifelong
+    assert left.life.every_label == [0, 1]
+    assert (left.taught.counts + left.held.counts).tolist() == [9.0, 3.0]

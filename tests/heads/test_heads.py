@@ -180,3 +180,11 @@ def test_the_projection_follows_from_encoder_and_size_alone() -> None:
     assert not torch.equal(first, Projection("other", D, 64)(x))
     assert first.shape == (len(x), 64)
     assert float(first.min()) >= 0
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_on_features_that_do_not_vary_is_solved(name: str) -> None:
+    """Nothing but rounding is left of their variance."""
+    features = torch.rand(1, 900).expand(60, 900) * (1 + 1e-9 * torch.randn(60, 1, dtype=torch.float64))
+    head = solve(name, Sums.of(features, torch.arange(60) % 3, 3))
+    assert torch.isfinite(head(features)).all()

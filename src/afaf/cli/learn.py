@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from afaf.cli.answers import SKIP, evaluated, if_unreadable, image_size
 from afaf.cli.consoles import ERR, say, warn, work_is_done
-from afaf.cli.photos import labelled_files, prepare_photos, show_photos_learned
+from afaf.cli.photos import Encoding, labelled_files, prepare_photos, show_photos_learned
 from afaf.cli.progress import Display
 from afaf.errors import ConfigError
 from afaf.lifelong import training
@@ -50,6 +50,7 @@ def learn_folder(
     given: Mapping[str, Any],
     *,
     encoder: str | None,
+    how: Encoding,
     cache: Path | None,
     evaluate_on: Path | None,
     device: str,
@@ -67,7 +68,7 @@ def learn_folder(
             prepare = partial(prepare_network, path, find_class_folders(folder), given, device, skip_unreadable)
         else:
             files = labelled_files(folder)
-            prepare = partial(prepare_photos, path, files, encoder, given["method"], device, cache, skip_unreadable, on)
+            prepare = partial(prepare_photos, path, files, encoder, how, device, cache, skip_unreadable, on)
         judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
         earlier = later = None

@@ -5,6 +5,7 @@ Commands import what they need when they are called: `afaf --help` need not wait
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,16 +44,19 @@ def learn(
     validation: Annotated[float | None, typer.Option(help="New model: share of each class held out to judge it by (default 0.1).")] = None,
     seed: Annotated[int | None, typer.Option(help="New model: its seed (default 0).", min=0)] = None,
     encoder: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="New model: a frozen encoder below a closed-form head: efficientnet-lite0, timm:NAME, torchvision:NAME, "
             "transformers:NAME, FILE.pt2, FILE.onnx or patches, which needs no training; none trains a network; auto does so if an option "
-            "for a network is given, else it takes efficientnet-lite0 if afaf\\[photos] is installed, else patches."
+            "for a network is given, else it takes efficientnet-lite0 if afaf\\[photos] is installed, else patches (default: auto)."
         ),
-    ] = "auto",
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder; without, one that `afaf methods` lists."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="New model: a TOML file with \\[encoder] (name, head, options, balance), or settings of a network.")
     ] = None,
     evaluate_on: Annotated[Path | None, typer.Option("--evaluate", help="Test images: tell how many are right before and after.")] = None,
     cache: CacheOption = None,
@@ -74,12 +78,14 @@ def learn(
     The model file is written whole or not at all: Ctrl-C leaves it as it was.
     """
     from afaf.cli.learn import learn_folder
-    from afaf.cli.photos import encoder_for
+    from afaf.cli.photos import encoder_for, read_encoding
+    from afaf.runs.folder import flat
 
     given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
     given |= {"epochs": epochs, "augment": "crop-flip" if augment else None, "validation": validation, "seed": seed}
-    given["settings"] = set_ or None
-    name = encoder_for(model, encoder, method, given)
+    how, settings = read_encoding(config, encoder, method)
+    given["settings"] = [*(f"{key}={json.dumps(value)}" for key, value in flat(settings).items()), *set_] or None
+    name = encoder_for(model, how, given)
     if name is None and cache is not None:
         raise ConfigError("--cache keeps features of an encoder, and a network is trained here: leave it out")
     if is_cluster(on) and (name is None or cache is not None):
@@ -87,8 +93,9 @@ def learn(
     learn_folder(
         folder,
         model,
-        {**given, "method": method},
+        {**given, "method": how.head},
         encoder=name,
+        how=how,
         cache=cache,
         evaluate_on=evaluate_on,
         device=device,

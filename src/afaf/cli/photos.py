@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from afaf.checked import build
 from afaf.cli.answers import SKIP, counted, encoder_at, if_unreadable
 from afaf.cli.consoles import ERR, say
 from afaf.cluster import is_cluster
@@ -19,38 +21,67 @@ from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
+from afaf.runs.config import Table, read_toml
 from afaf.streams.own import find_class_folders
 from afaf.streams.sources.listed import files_below, manifest_files
 from afaf.text import printable_name
 
 
-def encoder_for(path: Path, encoder: str, method: str | None, given: Mapping[str, Any]) -> str | None:
+@dataclass(frozen=True)
+class Encoding:
+    """The section [encoder] of a TOML file: an encoder, and the head on it."""
+
+    name: str = AUTO
+    head: str | None = None
+    options: dict[str, float] = field(default_factory=dict)  # of the head
+    balance: bool | None = None
+
+    def head_settings(self, otherwise: HeadSettings) -> HeadSettings:
+        """The head, with what is not said here as in `otherwise`."""
+        balance = otherwise.balance if self.balance is None else self.balance
+        return HeadSettings(self.head or otherwise.name, self.options or otherwise.options, balance)
+
+
+def read_encoding(config: Path | None, encoder: str | None, method: str | None) -> tuple[Encoding, Table]:
+    """The section [encoder] of a TOML file, where `--encoder` and `--method` come first; and the other sections, for a network."""
+    rest = {} if config is None else read_toml(config)
+    found: Encoding = build(Encoding, rest.pop("encoder", {}), "encoder")
+    return replace(found, name=encoder or found.name, head=method or found.head), rest
+
+
+def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> str | None:
     """The encoder that a call of learn uses; None: it trains a network. Says in one line which, and how to choose otherwise."""
-    options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    options = [
+        "settings (--set, --config)" if name == "settings" else f"--{name.replace('_', '-')}"
+        for name in given
+        if given[name] not in (None, False)
+    ]
     if path.exists():
-        return _encoder_of(path, encoder, method, options)
-    name = chosen_encoder(encoder, method, options)
+        return _encoder_of(path, how, options)
+    name = chosen_encoder(how.name, how.head, options)
     if name is None:
         return None
-    missing = encoder == AUTO and name == patches.NAME
+    missing = how.name == AUTO and name == patches.NAME
     advice = f"for photographs, a pre-trained encoder is far better: {INSTALL}" if missing else "--encoder none trains a network instead"
-    say(f"encoder {name}, head {method or default_head(str(name))}; {advice}", ERR)
+    say(f"encoder {name}, head {how.head or default_head(str(name))}; {advice}", ERR)
     return str(name)
 
 
-def _encoder_of(path: Path, encoder: str, method: str | None, options: Sequence[str]) -> str | None:
+def _encoder_of(path: Path, how: Encoding, options: Sequence[str]) -> str | None:
     """The encoder of a model that is there; options that would change what was decided are refused."""
     if not has_encoder(path):
-        if encoder not in (AUTO, NONE):
-            raise ConfigError(f"--encoder {encoder}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
+        if how.name not in (AUTO, NONE):
+            raise ConfigError(f"--encoder {how.name}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
         return None
     model = open_encoded(path)
-    late = [*options, *(["--encoder none"] if encoder == NONE else []), *(["--method"] if method not in (None, model.head.name) else [])]
+    late = [*options, *(["--encoder none"] if how.name == NONE else [])]
+    if how.head_settings(model.head) != model.head:
+        late.append("--method" if how.head not in (None, model.head.name) else "options of the head")
     if late:
         raise ConfigError(
             f"{', '.join(late)}: decided when a model is begun, and {path} has an encoder: leave that out, or name a new file"
         )
-    return model.identity.name if encoder == AUTO else encoder
+    return model.identity.name if how.name == AUTO else how.name
 
 
 def labelled_files(source: str) -> Sequence[tuple[Place, str]]:
@@ -65,7 +96,7 @@ def prepare_photos(
     path: Path,
     files: Sequence[tuple[Place, str]],
     encoder: str,
-    method: str | None,
+    how: Encoding,
     device: str,
     cache: Path | None,
     skip_unreadable: bool,
@@ -78,14 +109,15 @@ def prepare_photos(
         model = open_encoded(path)
         model.attach(encoder_at(encoder, device, cache, model))
     else:
-        model = EncodedModel.begin(encoder_at(encoder, device, cache), HeadSettings(method or default_head(encoder)))
+        model = EncodedModel.begin(encoder_at(encoder, device, cache), how.head_settings(HeadSettings(default_head(encoder))))
+    labelled = [(file, model.life.label_of(label)) for file, label in files]
 
     def teach() -> EncodedModel:
         with counted("learning", len(files)) as on_batch:
             if is_cluster(on):
-                how: Any = {"on": on, "device": wanted, "unreadable": unreadable, "remedy": SKIP, "on_batch": on_batch}
-                return learn_on_cluster(model, encoder, files, **how)
-            return model.learn(FileParts(model.encoder, files, unreadable, SKIP, on_batch))
+                where: Any = {"on": on, "device": wanted, "unreadable": unreadable, "remedy": SKIP, "on_batch": on_batch}
+                return learn_on_cluster(model, encoder, labelled, **where)
+            return model.learn(FileParts(model.encoder, labelled, unreadable, SKIP, on_batch))
 
     return model, teach
 

@@ -33,7 +33,7 @@ def serve(
         raise ConfigError(f"afaf serve needs {', '.join(missing)}: pip install 'afaf[serve]'")
     if token is not None and (not token or not token.isascii() or not token.isprintable() or token != token.strip()):
         raise ConfigError("--token: use letters, digits and signs without spaces around them")
-    from afaf.cli.photos import encoder_for
+    from afaf.cli.photos import Encoding, encoder_for
     from afaf.serve import server
     from afaf.serve.limits import Limits
     from afaf.serve.service import Options
@@ -42,7 +42,7 @@ def serve(
         warn(f"a token of {len(token)} characters can be guessed: use {SHORT} or more")
     if read_only and not file.exists():
         raise ConfigError(f"{file}: no such model, and with --read-only none can be begun")
-    name = encoder_for(file, encoder, None, {})
+    name = encoder_for(file, Encoding(encoder), {})
     options = Options(name, device, read_only, token, tuple(allow_host), Limits(rate=rate, burst=4 * rate))
 
     def ready(address: str) -> None:

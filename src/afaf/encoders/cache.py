@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from afaf.encoders.encoder import Encoder
+from afaf.encoders.encoder import Encoder, padded
 from afaf.files import make_folders, writing
 from afaf.streams.sources.source import Pixels
 
@@ -32,7 +32,7 @@ class CachedEncoder(Encoder):
         features = [self._read(path) for path in paths]
         missing = [i for i, found in enumerate(features) if found is None]
         if missing:
-            for i, made in zip(missing, super().encode(images[missing]), strict=True):
+            for i, made in zip(missing, super().encode(padded(images[missing])), strict=False):
                 self._write(paths[i], made)
                 features[i] = made
         return torch.stack([found for found in features if found is not None])

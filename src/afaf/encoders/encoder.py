@@ -19,8 +19,8 @@ from afaf.errors import DataError
 from afaf.streams.sources.images import fit, read_image
 from afaf.streams.sources.source import Pixels
 
-BATCH = {"cpu": 4}  # of other devices: 256; on a CPU, activations of more images are new memory at every batch, and do not fit its cache
-READ = 4  # images that a thread reads at a time where it does not encode them
+PIECE = 4  # images that a thread reads at a time, and encodes on a CPU: activations of more would be new memory at every batch
+BATCH = 256  # on other devices
 Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (n, d), or maps (n, d, h, w)
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class Encoder:
         self.identity, self.run, self.device, self.module = identity, run, torch.device(device), module
         prepared = identity.preprocessing
         self.mean, self.std = (torch.tensor(value, device=self.device).reshape(3, 1, 1) for value in (prepared.mean, prepared.std))
-        self.batch = BATCH.get(self.device.type, 256)
+        self.batch = PIECE if self.device.type == "cpu" else BATCH
         self.threads = threads
 
     def features(self, images: Pixels) -> Tensor:
@@ -59,20 +59,18 @@ class Encoder:
         each other. On other devices threads read ahead of the encoder. Pillow releases the interpreter's lock when it decodes.
         """
         workers = torch.get_num_threads()
-        beside = self.threads and self.device.type == "cpu"
-        size = max(1, min(self.batch, -(-len(items) // workers))) if beside else READ
-        pieces = (items[start : start + size] for start in range(0, len(items), size))
+        pieces = (items[start : start + PIECE] for start in range(0, len(items), PIECE))
 
         def found(some: Sequence[T]) -> list[tuple[T, Pixels]]:
             return [(item, image) for item in some if (image := read(item)) is not None]
 
         try:  # a pool's threads that silence Pillow may leave warnings silenced, and they set the threads of PyTorch's solvers
             with warnings.catch_warnings(), ThreadPoolExecutor(workers, "encode", torch.set_num_threads, (1,)) as pool:
-                if beside:
+                if self.threads and self.device.type == "cpu":
                     yield from in_order(pool, lambda some: self._encoded(found(some)), pieces, 2 * workers)
                     return
-                done = in_order(pool, found, pieces, max(2 * workers, 2 * self.batch // READ))
-                while batch := list(islice(done, self.batch // READ)):
+                done = in_order(pool, found, pieces, max(2 * workers, 2 * self.batch // PIECE))
+                while batch := list(islice(done, self.batch // PIECE)):
                     yield self._encoded([*chain(*batch)])
         finally:
             torch.set_num_threads(workers)
@@ -80,7 +78,8 @@ class Encoder:
     def _encoded(self, found: Sequence[tuple[T, Pixels]]) -> tuple[list[T], Pixels, Tensor]:
         side = self.identity.preprocessing.size
         images = np.concatenate([np.empty((0, side, side, 3), np.uint8), *(image for _, image in found)])
-        return [item for item, _ in found], images, self.encode(images) if found else torch.empty(0, self.identity.features)
+        features = self.encode(padded(images))[: len(found)] if found else torch.empty(0, self.identity.features)
+        return [item for item, _ in found], images, features
 
     @torch.inference_mode()
     def encode(self, images: Pixels) -> Tensor:
@@ -103,6 +102,11 @@ def prepare(images: Pixels, how: Preprocessing) -> Pixels:
         images = images[:, rows, columns]
     fitted = fit(images, how.size, "the images")
     return np.repeat(fitted, 3, axis=3) if fitted.shape[3] == 1 else fitted
+
+
+def padded(images: Pixels) -> Pixels:
+    """Repeats the last image until there are a multiple of 4: products with fewer rows are computed otherwise, and round otherwise."""
+    return np.concatenate([images, np.repeat(images[-1:], -len(images) % PIECE, 0)])
 
 
 def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], pieces: Iterable[T], ahead: int) -> Iterator[R]:

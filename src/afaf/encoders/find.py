@@ -38,8 +38,8 @@ def automatic() -> str:
 def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "cpu", preprocessing: Preprocessing | None = None) -> Encoder:
     """The encoder that a name, a file or a module stands for. `preprocessing` overrides its own, which a module may have as attribute."""
     if isinstance(source, nn.Module):
-        own = getattr(source, "preprocessing", IMAGENET)
-        return of_module(source, type(source).__name__, preprocessing or own, device, threads=False)  # its hooks may keep features in it
+        own: Preprocessing = getattr(source, "preprocessing", IMAGENET)
+        return _of_users_module(source, preprocessing or own, device)
     name = str(source)
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
@@ -56,13 +56,27 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
     raise ConfigError(unknown("encoder", name, NAMES))
 
 
-def of_module(
-    module: nn.Module, name: str, preprocessing: Preprocessing, device: torch.device | str = "cpu", threads: bool = True
-) -> Encoder:
+def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> Encoder:
     """An encoder of a module that gives features (n, d) or maps (n, d, h, w) for normalised images (n, 3, size, size)."""
     digest = weights_digest(module.state_dict())
     run = _channels_last(module.eval().requires_grad_(False), device)
-    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module, threads)
+    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module)
+
+
+def _of_users_module(module: nn.Module, preprocessing: Preprocessing, device: torch.device | str) -> Encoder:
+    """The same of a module that stays as it is, but for its device. Its hooks may keep features in it, so one thread at a time calls it."""
+    name, digest = type(module).__name__, weights_digest(module.state_dict())
+    module.to(device)
+
+    def run(x: Tensor) -> Tensor:
+        training = [part for part in module.modules() if part.training]
+        try:
+            return tensor_of(module.eval()(x))
+        finally:
+            for part in training:
+                part.training = True
+
+    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module, threads=False)
 
 
 def _channels_last(module: nn.Module, device: torch.device | str) -> Run:

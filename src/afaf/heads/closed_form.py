@@ -17,7 +17,7 @@ from torch import Tensor
 
 from afaf.training.named import Named
 
-ROUNDING = 1e-12  # share of the mean square that rounding may leave of a variance of 0
+ROUNDING = 1e-14  # share of the sum of squares that rounding may leave of an eigenvalue of 0
 LINALG = threading.Lock()  # PyTorch loads its solvers for CUDA at the first call, which two threads must not make at once
 STRENGTHS = torch.logspace(1, -6, 29, dtype=torch.float64)  # tried by cross-validation, strongest first, in units of the mean variance
 
@@ -48,7 +48,7 @@ def solve(sums: Named, strength: float | None) -> tuple[Tensor, Tensor]:
     mean = sums["total"] / n
     gram = sums["gram"] - n * torch.outer(mean, mean)
     cross = sums["cross"] - torch.outer(mean, sums["counts"])
-    smallest = ROUNDING * sums["gram"].diagonal().mean() + torch.finfo(gram.dtype).tiny
+    smallest = ROUNDING * sums["gram"].diagonal().sum() + torch.finfo(gram.dtype).tiny
     if strength is not None:
         gram.diagonal().add_(strength * gram.diagonal().mean().clamp(min=smallest))
         with LINALG:

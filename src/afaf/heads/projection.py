@@ -27,7 +27,8 @@ class Projection:
 
     def __init__(self, encoder: str, features: int, size: int = SIZE):
         self.encoder, self.features, self.size = encoder, features, size
-        self.matrix = torch.randn(features, size, generator=generator(0, "projection", encoder, features, size)) / features**0.5
+        drawn = torch.randn(features, size, generator=generator(0, "projection", encoder, features, size)) / features**0.5
+        self.matrix = drawn.double()  # so that rounding does not depend on the number of images
 
     def __call__(self, features: Tensor) -> Tensor:
-        return F.relu(features.float() @ self.matrix.to(features.device))
+        return F.relu(features.double() @ self.matrix.to(features.device)).float()

@@ -37,7 +37,7 @@ class EncodedModule(nn.Module):
         self.encoder, self.temperature = copy.deepcopy(module).cpu(), model.temperature
         self.register_buffer("mean", torch.tensor(how.mean).reshape(3, 1, 1))
         self.register_buffer("std", torch.tensor(how.std).reshape(3, 1, 1))
-        self.register_buffer("projection", None if model.projection is None else model.projection.matrix)
+        self.register_buffer("projection", None if model.projection is None else model.projection.matrix.float())
         self.register_buffer("weights", model.linear.weights[known].float())
         self.register_buffer("bias", model.linear.bias[known].float())
 

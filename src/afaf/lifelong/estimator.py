@@ -26,9 +26,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from afaf.encoders.find import find_encoder
 from afaf.errors import AfafError, DataError
-from afaf.lifelong.choose import AUTO, Source, chosen_encoder
-from afaf.lifelong.encoded import EncodedModel
-from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, lock_of, plain_label, with_channels
+from afaf.lifelong.choose import AUTO, NONE, Source, chosen_encoder
+from afaf.lifelong.encoded import EncodedModel, Part
+from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, check_alike, lock_of, plain_label, with_channels
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.life import Negatives
 from afaf.lifelong.model import Lifelong
@@ -194,8 +194,17 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             changed.rename(plain_label(old), plain_label(new))
             return self._take(changed)
 
+    def forget(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Take samples out again, as if they had never been learned: only with an encoder. A class of which none is left is gone."""
+        check_is_fitted(self)
+        with self._one_change():
+            model = self._lifelong
+            if not isinstance(model, EncodedModel):
+                raise DataError("a network cannot forget samples: remove_class removes a class, and an encoder makes forget possible")
+            return self._take(model.forget(self._parts(model, *self._checked(X, y, reset=False))))
+
     def remove_class(self, label: Any) -> Self:
-        """Forget a class. When the last class of a task goes, its place is free for another task."""
+        """No longer answer with a class. When the last class of a task of a network goes, its place is free for another task."""
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
@@ -207,6 +216,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
+        tags.input_tags.two_d_array = self.encoder in (None, NONE) or self.image_shape is not None
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -259,17 +269,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(flat, labels)
         if reset:
             self._image_shape = self._shape_of(X if isinstance(X, np.ndarray) else flat)
-        self._check_alike(X)
+        check_alike(X, self._image_shape)
         return self._images(flat), labels
-
-    def _check_alike(self, X: Any) -> None:
-        """As many values in another shape, such as channels first, are other images."""
-        if isinstance(X, np.ndarray) and X.ndim in (3, 4) and len(self._image_shape) == 3:
-            found = (*X.shape[1:], 1) if X.ndim == 3 else X.shape[1:]
-            if found != self._image_shape:
-                raise ValueError(
-                    f"images of shape {found} for a model of {self._image_shape} (height, width, channels): they must be alike"
-                )
 
     def _shape_of(self, X: NDArray[Any]) -> tuple[int, ...]:
         """What one image is: (features,), or (h, w, c)."""
@@ -295,7 +296,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self._attach(self._lifelong)
         flat = self._flat(X, reset=False)
-        self._check_alike(X)
+        check_alike(X, self._image_shape)
         return self._lifelong, self._images(flat)
 
     def _attach(self, model: AnyModel) -> None:
@@ -312,7 +313,6 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return images[new], labels[new]
 
     def _learn(self, before: AnyModel | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
-        plain = [plain_label(label) for label in labels.tolist()]
         device = find_device(self.device)
         encoder = chosen_encoder(self.encoder, self.method, self._of_network()) if before is None else None
         if encoder is not None:
@@ -320,16 +320,20 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             head = HeadSettings(self.method or default_head(frozen.identity.name), balance=self.balance)
             before = EncodedModel.begin(frozen, head)
         if isinstance(before, EncodedModel):
-            if images.ndim != 4:
-                raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
-            self._attach(before)
-            learned = before.learn(before.encode(images, plain))
+            learned = before.learn(self._parts(before, images, labels))
             for words in learned.warnings():
                 warnings.warn(words, UserWarning, stacklevel=4)
             self._take(learned)
             return
+        plain = [plain_label(label) for label in labels.tolist()]
         before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
         self._take(before.learn(images, plain, Told(self.verbose), device))
+
+    def _parts(self, model: EncodedModel, images: NDArray[Any], labels: NDArray[Any]) -> Iterator[Part]:
+        if images.ndim != 4:
+            raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
+        self._attach(model)
+        return model.encode(images, [plain_label(label) for label in labels.tolist()])
 
     def _of_network(self) -> list[str]:
         """Parameters given that only a network has."""
@@ -375,8 +379,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _shape_in(self, model: AnyModel) -> tuple[int, ...]:
         """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
         if isinstance(model, EncodedModel):
-            size = model.identity.preprocessing.size
-            return with_channels(self.image_shape or (size, size, 3))
+            return with_channels(self.image_shape or (*[model.identity.preprocessing.size] * 2, 3))
         shape = model.spec.input_shape
         return (*shape[1:], shape[0]) if len(shape) == 3 else shape
 

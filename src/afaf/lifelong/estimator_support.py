@@ -66,6 +66,14 @@ def with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
     return (*extents, 1) if len(extents) == 2 else extents
 
 
+def check_alike(X: Any, shape: tuple[int, ...]) -> None:
+    """As many values in another shape, such as channels first, are other images."""
+    if isinstance(X, np.ndarray) and X.ndim in (3, 4) and len(shape) == 3 and with_channels(X.shape[1:]) != shape:
+        raise ValueError(
+            f"images of shape {with_channels(X.shape[1:])} for a model of {shape} (height, width, channels): they must be alike"
+        )
+
+
 def as_array(labels: Sequence[Label]) -> NDArray[Any]:
     """Labels in order; numbers beside texts stay what they are, numbers first."""
     if len({isinstance(label, str) for label in labels}) == 1:

@@ -114,8 +114,8 @@ class Life:
         return self.known[label]
 
     def label_of(self, text: str) -> Label:
-        """A known label by its spelling, for it may be a number; the text itself if no label is spelled so."""
-        return next((label for label in self.known if str(label) == text), text)
+        """A label by its spelling, for it may be a number, known ones first; the text itself if no label is spelled so."""
+        return next((label for label in [*self.known, *self.every_label] if str(label) == text), text)
 
     def task_of(self, class_id: int) -> int:
         """The number, from 1, of the task that brought a class."""
