@@ -73,6 +73,14 @@ def test_scikit_learns_own_suite(estimator: AFAFClassifier, check: Any) -> None:
         check(estimator)
 
 
+@pytest.mark.slow
+@parametrize_with_checks([AFAFClassifier()], expected_failed_checks=expected_failures)
+def test_scikit_learns_own_suite_on_the_defaults(estimator: AFAFClassifier, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
 def test_the_suites_one_exception_passes_where_learned_classes_are_skipped() -> None:
     from sklearn.utils.estimator_checks import check_fit_score_takes_y
 

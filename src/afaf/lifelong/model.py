@@ -333,10 +333,11 @@ class Lifelong:
 
     @torch.no_grad()
     def _logits(self, images: NDArray[Any]) -> Tensor:
-        """Logits of all classes, on the host."""
+        """Logits of all classes, on the host. Batches are filled up to a multiple of 8: products of few rows are rounded otherwise."""
         network, predict = self.learner.network, self.parts.predictor(self.learner, self.method.predictor(self.learner))
         data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
-        return torch.cat([predict(x).cpu() for x in data.batches(PREDICT_BATCH)])
+        batches = ((len(x), torch.cat([x, x[-1:].expand(-len(x) % 8, *x.shape[1:])])) for x in data.batches(PREDICT_BATCH))
+        return torch.cat([predict(x)[:n].cpu() for n, x in batches])
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
         """(n, known classes), in the order of `life.known`."""
