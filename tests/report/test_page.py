@@ -11,21 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
 from afaf.errors import DivergedError, RunError, UnfinishedLine
+from afaf.methods import method_names
 from afaf.network.ledger import Ledger
 from afaf.report.figures import FREE_USED, _count_neurons
 from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
+from afaf.report.measured import Measured
 from afaf.report.page import UnfinishedRun, breakable, html_table, write_report
-from afaf.report.results_page import results_page
+from afaf.report.results_page import method_colours, results_page
 from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
 from afaf.runs.config import merge
@@ -303,6 +306,24 @@ def test_methods_are_compared_with_the_best_and_variants_with_their_preset_over_
     sections = {section.id: section.body for section in results_page(folder).sections}
     assert "-3.00 [-3.00, -3.00] (n 3)" in sections["stream-digit-pairs"]  # EWC less AFAF
     assert sections["variants"].count("+1.00 [+1.00, +1.00] (n 3)") == 2
+
+
+def test_methods_have_colours_that_can_be_told_apart(tmp_path: Path) -> None:
+    """In CIELAB, with full colour vision and without the red or the green cones (Machado et al., 2009)."""
+    methods = method_names()
+    colours = method_colours(Measured(Store(stored(tmp_path / "r", *(("digit-pairs", name, {}) for name in methods))).read().values()))
+    assert list(colours) == methods
+    rgb = np.array([to_rgb(colour) for colour in colours.values()])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    protanopia = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    deuteranopia = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    xyz_of = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    for seen in (np.eye(3), np.array(protanopia), np.array(deuteranopia)):
+        xyz = np.clip(linear @ seen.T, 0, 1) @ (xyz_of / xyz_of.sum(1, keepdims=True)).T
+        x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
+        lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], 1)
+        apart = np.linalg.norm(lab[:, None] - lab, axis=2) + 1000 * np.eye(len(lab))
+        assert apart.min() > 15
 
 
 def test_variants_stand_below_the_preset_of_their_own_method_and_name_the_section_of_what_changed(tmp_path: Path) -> None:

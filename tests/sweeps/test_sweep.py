@@ -43,9 +43,9 @@ RATES: Space = {
 
 
 def search(folder: Path, trials: int, job: Job | None = None, space: Space = RATES, stop: StopToken | None = None, **more: Any) -> Outcome:
-    on_event = more.pop("on_event", lambda event: None)
+    on_event, executor = more.pop("on_event", lambda event: None), more.pop("executor", LocalExecutor)
     job = job or Job("split-digits", "finetune", settings=QUICK)
-    return Sweep(job, space, folder, LocalExecutor("cpu", stop=stop), **more).carry_out(trials, on_event)
+    return Sweep(job, space, folder, executor("cpu", stop=stop), **more).carry_out(trials, on_event)
 
 
 def distinct(trials: Sequence[Any]) -> int:
@@ -113,6 +113,17 @@ def test_poor_trials_stop_after_a_task(tmp_path: Path) -> None:
     assert set(outcome.importance) == set(poor_or_good)
 
 
+@pytest.mark.parametrize("tasks", [None, 4])
+def test_a_trial_that_ends_before_it_can_be_stopped_is_complete(tmp_path: Path, tasks: int | None) -> None:
+    class Late(LocalExecutor):
+        def cancel(self, job: Job) -> None: ...
+
+    poor_or_good: Space = {"learn.lr": Range(choices=[1e-7, 0.05]), "learn.momentum": Range(0.0, 0.5)}
+    outcome = search(tmp_path, 14, space=poor_or_good, executor=Late, tasks=tasks)
+    assert {trial.state for trial in outcome.trials} == {"complete"}
+    assert all(trial.value == pytest.approx(trial.steps[(tasks or 5) - 1]) for trial in outcome.trials)
+
+
 def test_only_the_first_tasks_are_learned_where_asked(tmp_path: Path) -> None:
     outcome = search(tmp_path, 3, tasks=2)
     assert [len(trial.steps) for trial in outcome.trials] == [2, 2, 2]
@@ -149,7 +160,7 @@ def test_what_tune_chooses_is_a_sweep_too(tmp_path: Path, on: str, ray_folder: P
     assert [trial["value"] for trial in stored] == [trial.accuracy for trial in tuned.trials]
     text = (tmp_path / "out" / "best.toml").read_text()
     assert all(name in text for name in (*tuned.settings, "learn.epochs"))
-    assert runner.invoke(app, ["report", str(tmp_path / "out")]).exit_code == 0
+    assert "null" not in write_report(tmp_path / "out").read_text(encoding="utf-8")
     assert runner.invoke(app, [*words, "--storage", "journal"]).exit_code == 2
     assert runner.invoke(app, ["sweep", "split-digits", "afaf", "--search", "stability"]).exit_code == 2
 
@@ -186,6 +197,7 @@ def test_a_space_that_makes_no_sense_is_refused(text: str, named: str, tmp_path:
     told = runner.invoke(app, command)
     assert told.exit_code == 2, told.output
     assert named in " ".join(told.stderr.split())
+    assert "space.toml" in " ".join(told.stderr.split())
     assert not (tmp_path / "out").exists()
 
 

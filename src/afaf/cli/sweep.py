@@ -57,17 +57,16 @@ def sweep(
     from afaf.runs.job import Job
     from afaf.sweeps.executor import find_executor
     from afaf.sweeps.outcome import PRESET
-    from afaf.sweeps.space import Range, check_space, read_space, shipped_space
+    from afaf.sweeps.space import Range, read_space, shipped_space
 
     job = Job(stream, method, seed, set_, config, device, data)
     job.check()
-    ranges = {} if space is None else read_space(space)
+    ranges = {} if space is None else read_space(space, job)
     if search == STABILITY:
         from afaf.sweeps.tune import Search
 
         if storage is not None:
             raise ConfigError(f"--search {STABILITY} keeps its trials in --out: leave out --storage")
-        check_space(ranges, job)
         start, rates = ranges.get(f"method.{job.method_class.tradeoff}", Range()).high, ranges.get("learn.lr", Range()).choices
         strongest = Search(start, searches=trials, tasks=tasks or Search.tasks, learning_rates=rates)
         tune_method(job, strongest, out, on, jobs_at_once, as_json=json_)
@@ -99,7 +98,7 @@ def _show_outcome(outcome: Outcome, job: Job, folder: Path) -> None:
     for name in ("trial", "validation %", *names):
         table.add_column(escape(name.replace(".", "\n").replace(" ", "\n")), justify="right")
     for trial in complete[:SHOWN]:
-        table.add_row(str(trial.number), f"{trial.value:.2f}", *(escape(_shown(trial.settings.get(name))) for name in names))
+        table.add_row(str(trial.number), f"{trial.value:.2f}", *(escape(_shown(trial.settings.get(name, ""))) for name in names))
     OUT.print(table)
     states = [trial.state for trial in outcome.trials]
     counted = ", ".join(f"{states.count(state)} {word}" for state, word in _STATES.items() if state in states)

@@ -23,7 +23,7 @@ from afaf.report.compare import differ_only_in_seed, measured_runs
 from afaf.report.figures import as_written, save, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
-from afaf.report.results_page import average_over_time, colour_of, presets_by_stream
+from afaf.report.results_page import average_over_time, method_colours, presets_by_stream
 from afaf.report.run_page import Runs, accuracy_series, curve_series
 from afaf.sweeps.store import Store
 
@@ -91,8 +91,9 @@ def accuracies(measured: Measured, stream: str, shapes: list[Shape]) -> Figure:
     """Draw ACC of every seed with its mean, and the mean accuracy on the tasks so far."""
     figure = empty_figure(9, 1.2 + 0.3 * len(shapes))
     left, right = figure.subplots(1, 2)
+    colours = method_colours(measured)
     for place, shape in enumerate(shapes):
-        values, colour = list(measured.values(shape, "acc").values()), colour_of(shape.method)
+        values, colour = list(measured.values(shape, "acc").values()), colours[shape.method]
         left.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=8)
         if values:
             left.plot(float(np.mean(values)), place, "o", color=colour, markersize=4)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
 from afaf.methods import method_names
 from afaf.report import svg
-from afaf.report.figures import task_colour
 from afaf.report.measured import Measured, Paired, Shape, class_names, failure, mean_matrix, minus
 from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
 from afaf.report.run_page import confusion_map, r_matrix
@@ -19,6 +19,21 @@ from afaf.runs.results import Spread
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store
 
+# Of methods in order of appearance; told apart by people with protanopia and deuteranopia, too.
+COLOURS = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#873c69",
+    "#69d278",
+    "#b40f2d",
+    "#ffa5b4",
+    "#961e87",
+    "#e1784b",
+)
 PAIRED = "Differences are means over the common seeds, with the 95 % confidence interval (Student's t)."
 
 
@@ -59,10 +74,10 @@ def measured_page(measured: Measured, title: str, footer: str, base: str = "pres
     return Page(title, subtitle, tuple(sections), footer)
 
 
-def colour_of(method: str) -> str:
-    """Return the colour of a method, the same on every stream."""
-    names = method_names()
-    return task_colour(1 + (names.index(method) if method in names else len(names) + sum(method.encode())))
+def method_colours(measured: Measured) -> dict[str, str]:
+    """The colour of each method, the same on every stream."""
+    methods = dict.fromkeys(shape.method for shape in sorted_shapes(measured))
+    return dict(zip(methods, cycle(COLOURS), strict=False))
 
 
 def sorted_shapes(measured: Measured) -> list[Shape]:
@@ -114,10 +129,10 @@ def headline(measured: Measured, by_stream: Mapping[str, Sequence[Shape]], done:
 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
-    rows, marks, series = [], [], []
+    rows, marks, series, colours = [], [], [], method_colours(measured)
     best = best_of(measured, shapes)
     for shape in shapes:
-        name, colour = shape.method, colour_of(shape.method)
+        name, colour = shape.method, colours[shape.method]
         spreads = [measured.spread(shape, metric) for metric in ("acc", "bwt", "acc_task_il")]
         to_best = [difference(measured, shape, best[0])] if best and len(shapes) > 1 else []
         rows.append([name, *("–" if s is None else str(s) for s in spreads), measured.count(shape), *to_best])

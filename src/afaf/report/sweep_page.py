@@ -103,7 +103,7 @@ def all_trials(trials: list[dict[str, Any]]) -> str:
         ended = f"stopped after task {len(trial['steps'])}" if trial["state"] == "pruned" else trial["why"] or state
         value = "–" if trial["value"] is None else f"{trial['value']:.2f}"
         seconds = "–" if trial["seconds"] is None else f"{trial['seconds']:.1f}"
-        rows.append([str(trial["number"]), value, *(_shown(trial["settings"].get(name)) for name in names), seconds, ended])
+        rows.append([str(trial["number"]), value, *(_shown(trial["settings"].get(name, "")) for name in names), seconds, ended])
     table = html_table(["trial", "%", *map(_short, names), "s", "state"], rows, words=(len(names) + 3,))
     return chart("", f'<div style="overflow-x: auto">{table}</div>')
 

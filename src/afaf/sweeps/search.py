@@ -204,7 +204,8 @@ class Sweep:
             case TaskEnded(tasks=tasks, row=row):
                 self._report(event.job, self.running[number], tasks[-1], statistics.fmean(value for value in row if value is not None))
             case JobFinished(results=results):
-                self._tell(event.job, *self.decided.get(number, (TrialState.COMPLETE, results.acc)))
+                value = self.decided.get(number, (None, None))[1]
+                self._tell(event.job, TrialState.COMPLETE, results.acc if value is None else value)  # one to be stopped may end before
                 return
             case JobStopped() if number in self.decided:
                 self._tell(event.job, *self.decided[number])
@@ -222,7 +223,7 @@ class Sweep:
     def _report(self, job: Job, trial: Trial, task: int, value: float) -> None:
         if task not in _frozen(trial).intermediate_values:
             trial.report(value, task)
-        if trial.number in self.decided:
+        if self.decided.get(trial.number, (None,))[0] is TrialState.COMPLETE:
             return
         if self.tasks is not None and task >= self.tasks:
             self.decided[trial.number] = (TrialState.COMPLETE, value)

@@ -60,9 +60,9 @@ class Range:
 Space = dict[str, Range]
 
 
-def read_space(path: Path) -> Space:
-    """The ranges of a file by setting; a ConfigError names the file and the key."""
-    return _space(read_toml(path), str(path))
+def read_space(path: Path, job: Job | None = None) -> Space:
+    """The ranges of a file by setting, checked for a job if one is given; a ConfigError names the file and the key."""
+    return _space(read_toml(path), str(path), job)
 
 
 def shipped_space(method: type[Method[Any]]) -> Space:
@@ -75,7 +75,7 @@ def shipped_space(method: type[Method[Any]]) -> Space:
     raise ConfigError(f"there is no space for '{method.name}' in the package: write one and name it with --space")
 
 
-def _space(table: Table, where: str) -> Space:
+def _space(table: Table, where: str, job: Job | None = None) -> Space:
     try:
         space: Space = {name: build(Range, value, name) for name, value in _leaves(table)}
         if not space:
@@ -83,6 +83,8 @@ def _space(table: Table, where: str) -> Space:
         for name, one in space.items():
             if one.problem():
                 raise ConfigError(f"{name} {one.problem()}")
+        if job is not None:
+            check_space(space, job)
     except AfafError as error:
         raise ConfigError(f"{where}: {error}") from None
     return space
