@@ -1,12 +1,12 @@
 """From scratch or with an encoder: photographs learned in five calls, by the number of images of each class.
 
-    python -m benchmarks.photos [--grocery PATH] [--images 1 5 20 100 500] [--candidates alexnet small-cnn patches efficientnet-lite0]
+    python -m benchmarks.photos [--grocery PATH] [--images 1 5 20 100 500] [--candidates alexnet small-cnn afaf-plus patches]
     python -m benchmarks.photos --table
 
-`AFAFClassifier` with its defaults: networks, trained with cropping and flipping, and encoders. CIFAR-10 is judged on 200 training images of
-each class that were not learned from, among all ten classes: defaults are chosen by this, so no test image may have a say in them. With
---grocery, the Grocery Store Dataset (a folder with train and test) is judged on its test images instead. Networks see images of 32 x 32
-pixels. Writes JSON with device and commit, in which results of the same case are replaced; --table prints it in Markdown.
+`AFAFClassifier` with its defaults: networks, trained with cropping and flipping (`afaf-plus` is small-cnn with that method), and
+encoders. CIFAR-10 is judged on 200 training images of each class that were not learned from, among all ten classes: defaults are chosen by
+this, so no test image may have a say in them. With --grocery, the Grocery Store Dataset (a folder with train and test) is judged on its
+test images instead. Networks see images of 32 x 32 pixels. Writes JSON with device and commit, in which results of the same case are replaced; --table prints it in Markdown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.provenance import write_results
 
 JUDGED = 200  # images of each class
 CALLS = 5
-CANDIDATES = ("alexnet", "small-cnn", "patches", "efficientnet-lite0")
+CANDIDATES = ("alexnet", "small-cnn", "afaf-plus", "patches", "efficientnet-lite0")
 CASE = ("dataset", "candidate", "images", "seed")
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
@@ -62,8 +62,9 @@ def in_calls(learned: Arrays, images: int) -> list[Arrays]:
 def measure(candidate: str, calls: list[Arrays], judged: Arrays, seed: int, device: str) -> dict[str, Any]:
     started = time.perf_counter()
     how: dict[str, Any] = {"encoder": candidate}
-    if candidate in NETWORKS:
-        how = {"network": candidate, "augment": "crop-flip", "max_tasks": len(calls)}
+    if candidate in NETWORKS or candidate == "afaf-plus":
+        network, method = (candidate, "afaf") if candidate in NETWORKS else ("small-cnn", candidate)
+        how = {"network": network, "method": method, "augment": "crop-flip", "max_tasks": len(calls)}
     model = AFAFClassifier(**how, random_state=seed, device=device)
     for x, y in calls:
         model.partial_fit(x, y)
