@@ -44,14 +44,28 @@ def test_a_run_that_was_stopped_goes_on_from_what_is_there(tmp_path: Path) -> No
         if isinstance(event, EpochEnded) and event.report.task == 3:
             stop.ask()
 
-    with pytest.raises(AfafError):
+    with pytest.raises(AfafError, match=url):
         learn(url, stop=stop, on_event=stop_in_task_3)
     assert not (tmp_path / "there" / "results.json").exists()
-    learn(url)
+    assert CliRunner().invoke(app, ["run", "--resume", url, "--device", "cpu"]).exit_code == 0
     learn(tmp_path / "here")
     assert '"resumed"' in (tmp_path / "there" / "log.jsonl").read_text()
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("there", "here")]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[1])
+
+
+def test_runs_behind_a_url_have_a_page(tmp_path: Path) -> None:
+    for method in ("ridge", "finetune"):
+        afaf.run("split-digits", method, device="cpu", settings=SETTINGS, out=tmp_path / "runs" / method)
+    url, page = (tmp_path / "runs").as_uri(), tmp_path / "page.html"
+    before = sorted(tmp_path.rglob("*"))
+    assert CliRunner().invoke(app, ["report", url, "--out", str(page)]).exit_code == 0
+    assert all(method in page.read_text() for method in ("ridge", "finetune"))
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, page])
+    for command in (["report"], ["run", "--resume"]):
+        told = CliRunner().invoke(app, [*command, f"{url}/nothing"])
+        assert told.exit_code == 2, told.output
+        assert f"{url}/nothing" in "".join(told.stderr.split())
 
 
 def test_the_log_there_is_never_behind_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

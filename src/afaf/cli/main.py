@@ -6,6 +6,7 @@ cli/lifelong.py.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,7 @@ def run(
         str | None, typer.Option(help="The run folder, or a URL; of several runs OUT/METHOD/SEED (default: runs/STREAM-METHOD-SEED).")
     ] = None,
     precision: PrecisionOption = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with the interrupted run in this folder; nothing else is needed.")] = None,
     jobs_at_once: AtOnceOption = None,
     on: OnOption = "local",
     set_: SetOption = [],
@@ -110,20 +111,27 @@ def run(
 
 @app.command(rich_help_panel=RUNS)
 def report(
-    sources: Annotated[list[Path], typer.Argument(help="Run folders, folders that hold runs, or a folder of results.")],
-    out: Annotated[Path | None, typer.Option(help="Where the page goes (default: report.html in the folder that holds them all).")] = None,
+    sources: Annotated[list[str], typer.Argument(help="Run folders, folders that hold runs, or a folder of results; or their URLs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the page goes (default: report.html in the folder that holds them all, for URLs here).")
+    ] = None,
     figures: Annotated[Path | None, typer.Option(help="Also put the figures there as SVG and PDF, for a paper.")] = None,
     force: ForceOption = False,
 ) -> None:
     """One self-contained HTML page of a run, of its seeds, of any runs compared, or of a folder of results."""
+    from afaf.files.urls import is_url
     from afaf.report.page import write_report
+    from afaf.runs.mirror import local_copy
 
-    say(f"wrote {write_report(sources, out, force=force)}")
-    if figures is not None:
-        from afaf.report.for_papers import write_figures
+    with contextlib.ExitStack() as copies:
+        folders = [copies.enter_context(local_copy(source, write=False)) if is_url(source) else Path(source) for source in sources]
+        out = out or (Path("report.html") if any(map(is_url, sources)) else None)
+        say(f"wrote {write_report(folders, out, force=force)}")
+        if figures is not None:
+            from afaf.report.for_papers import write_figures
 
-        for path in write_figures(sources, figures, force=force):
-            say(f"wrote {path}")
+            for path in write_figures(folders, figures, force=force):
+                say(f"wrote {path}")
 
 
 @app.command(rich_help_panel=RUNS)

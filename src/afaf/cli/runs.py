@@ -95,11 +95,11 @@ class _Collector:
             self.boards[name].finish(results)
 
 
-def resume_run(folder: Path, device: str | None, settings: list[str], data: Path | None, *, as_json: bool) -> None:
+def resume_run(folder: str, device: str | None, settings: list[str], data: Path | None, *, as_json: bool) -> None:
     """Go on with one run."""
     from afaf.api import resume
 
-    finished = (folder / "results.json").exists()
+    finished = (Path(folder) / "results.json").exists()
     with stopping() as stop, ProgressDisplay(ERR) as display:
         result = resume(folder, device=device, data=data, settings=settings, on_event=display.on_event, stop=stop)
     if finished:

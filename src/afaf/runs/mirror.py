@@ -6,30 +6,31 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from afaf.errors import RunError, WriteError
-from afaf.files.urls import file_system, is_url
+from afaf.errors import AfafError, WriteError
+from afaf.files.urls import file_system
 from afaf.runs.folder import CHECKPOINTS, checkpoints_in
-from afaf.runs.job import Job
 
 EVERY = 5.0  # seconds between copies
 FIRST, LAST = ("config.json", "log.jsonl"), ("model.safetensors", "results.json")  # checkpoints count on the log, results on all
 
 
 @contextlib.contextmanager
-def local_folder(job: Job) -> Iterator[Job]:
-    """The job with a local folder; if its folder is behind a URL, what is there is fetched first, and what is new is copied back."""
-    if not is_url(job.out):
-        yield job
-        return
+def local_copy(url: str, *, write: bool = True) -> Iterator[Path]:
+    """A local folder with the files behind a URL; with `write` what is new in it is copied back. Errors name the URL.
+
+    With `write` nothing is fetched unless it is a run.
+    """
     with tempfile.TemporaryDirectory(prefix="afaf-run-") as place:
-        mirror = Mirror(str(job.out), Path(place) / "run")
-        if mirror.fetch() and not job.resume:
-            raise RunError(f"{job.out} already holds a run: choose another folder with --out")
-        with mirror.copying():
-            yield replace(job, out=mirror.local)
+        mirror = Mirror(url, Path(place) / (PurePosixPath(url).name or "run"))
+        try:
+            mirror.fetch(only_runs=write)
+            with mirror.copying() if write else contextlib.nullcontext():
+                yield mirror.local
+        except AfafError as error:
+            error.args = (str(error).replace(str(mirror.local), url),)
+            raise
 
 
 class Mirror:
@@ -41,17 +42,16 @@ class Mirror:
         self._copied: dict[str, tuple[int, int]] = {}  # time and size of what was copied, by name
         self._lock = threading.Lock()
 
-    def fetch(self) -> bool:
-        """Copy a run that is there to the local folder; whether there is one."""
+    def fetch(self, *, only_runs: bool) -> None:
+        """Copy what is there to the local folder; `only_runs`: if it is a run."""
         with self._explained():
-            if not self.system.exists(f"{self.root}/config.json"):
-                return False
+            if only_runs and not self.system.exists(f"{self.root}/config.json"):
+                return
             for path in map(str, self.system.find(self.root)):
                 name = path[len(self.root.rstrip("/")) :].strip("/")
                 (self.local / name).parent.mkdir(parents=True, exist_ok=True)
                 self.system.get_file(path, str(self.local / name))
                 self._copied[name] = self._state(name)
-        return True
 
     def push(self) -> None:
         """Copy what is new. Names of checkpoints are read before the log, so that the log there is never behind them."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from afaf.checked import build
 from afaf.errors import ConfigError, RunError
+from afaf.files.urls import is_url
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
@@ -22,7 +23,7 @@ from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, began_with, flat
 from afaf.runs.job import Job, method_class, settings_tables
-from afaf.runs.mirror import local_folder
+from afaf.runs.mirror import local_copy
 from afaf.runs.progress import RunState
 from afaf.runs.results import Results
 from afaf.runs.runner import Run, is_same_data
@@ -34,12 +35,9 @@ from afaf.training.settings import LearnSettings, SparseSettings
 
 def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
     """Carry out a job. With `job.resume`, continue the run that its folder holds; a different run there is refused."""
-    with local_folder(job) as here:
-        results = _run_or_resume(here, on_event, stop, stream)
-    return replace(results, run=str(job.out)) if here is not job else results
-
-
-def _run_or_resume(job: Job, on_event: OnEvent, stop: StopToken | None, stream: Stream | None) -> Results:
+    if is_url(job.out):
+        with local_copy(str(job.out)) as here:
+            return replace(run_or_resume(replace(job, out=here), on_event=on_event, stop=stop, stream=stream), run=str(job.out))
     out = job.folder
     if not job.resume or out is None or not (out / "config.json").exists():
         return runner.run(job, on_event=on_event, stop=stop, stream=stream)
@@ -70,7 +68,7 @@ def resume(
     """Continue an interrupted run from its newest valid checkpoint. It ends with the same bits as without the interruption.
 
     Args:
-        run: The run folder. A finished run returns its results.
+        run: The run folder, or its URL. A finished run returns its results.
         device: Continue on another device; the last bits may then differ.
         data: Another folder of the published datasets.
         settings: Only run.checkpoint and run.chunk, which do not affect results.
@@ -82,6 +80,17 @@ def resume(
         on_event: As in `afaf.run`.
         stop: As in `afaf.run`.
     """
+    if is_url(run):
+        given: dict[str, Any] = {
+            "device": device,
+            "data": data,
+            "settings": settings,
+            "stream": stream,
+            "method": method,
+            "network": network,
+        }
+        with local_copy(str(run)) as here:
+            return replace(resume(here, **given, start=start, until=until, on_event=on_event, stop=stop), run=str(run))
     path = Path(run)
     with RunFolder.reopen(path) as folder:
         if folder.finished:
