@@ -6,7 +6,8 @@
 `AFAFClassifier` with its defaults: networks, trained with cropping and flipping (`afaf-plus` is small-cnn with that method), and
 encoders. CIFAR-10 is judged on 200 training images of each class that were not learned from, among all ten classes: defaults are chosen by
 this, so no test image may have a say in them. With --grocery, the Grocery Store Dataset (a folder with train and test) is judged on its
-test images instead. Networks see images of 32 x 32 pixels. Writes JSON with device and commit, in which results of the same case are replaced; --table prints it in Markdown.
+test images instead. Networks see images of 32 x 32 pixels. Writes JSON with device and commit, in which results of the same case are
+replaced; --table prints it in Markdown.
 """
 
 from __future__ import annotations

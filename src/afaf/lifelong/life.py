@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from afaf.errors import DataError
+from afaf.errors import DataError, FileError
+from afaf.methods import find_method
+from afaf.methods.base import Method
+from afaf.storage.model_file import Model
 
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
@@ -132,3 +135,17 @@ def few_images(counts: Mapping[Label, int]) -> str | None:
     most = max(counts.values())
     few = [f"{label} ({n})" for label, n in counts.items() if n * UNBALANCED < most]
     return f"few images, against {most} of the largest class: {', '.join(few)}; more of them will help" if few else None
+
+
+def life_of_run(model: Model, name: str) -> Life:
+    """What a model written by a run says, as a life that is over."""
+    if find_method(model.method).predictor is not Method.predictor:
+        raise FileError(f"{name} is a model of method '{model.method}', which answers in a way of its own: use it from Python")
+    if len(set(model.preparations)) != 1:
+        raise FileError(f"{name} prepares the images of each task differently: use it from Python")
+    labels: list[list[Label]] = [list(names) for names in model.class_names]
+    every = [label for group in labels for label in group]
+    if len(set(every)) != len(every):
+        raise FileError(f"{name} has two classes of the same name: use it from Python")
+    pixels: Literal["uint8", "float"] = "uint8" if len(model.learner.network.spec.input_shape) == 3 else "float"
+    return Life(len(labels), len(every), pixels, labels, tasks=[TaskNote("", 0, 0) for _ in labels])

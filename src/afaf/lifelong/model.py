@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from afaf.errors import CapacityError, DataError, FileError
+from afaf.errors import CapacityError, DataError
 from afaf.evaluation.metrics import hardly_learned
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
-from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, sorted_labels
+from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, life_of_run, sorted_labels
 from afaf.lifelong.settings import (
     LifelongSettings,
     config_of,
@@ -77,7 +77,7 @@ class Lifelong:
     @classmethod
     def _of(cls, model: Model, name: str) -> Lifelong:
         with readable(name):
-            life = _life_of_run(model, name) if model.life is None else Life.parse(model.life, model.class_names)
+            life = life_of_run(model, name) if model.life is None else Life.parse(model.life, model.class_names)
         model.learner.ledger.keeps_past &= not life.removed  # older files do not say so
         return cls(model, life, learns=model.life is not None)
 
@@ -395,17 +395,3 @@ class Lifelong:
             return max(0, self.life.max_tasks - len(self.life.labels))
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
         return self.method.room(self.learner, len(self.life.labels) + 1, n_classes)
-
-
-def _life_of_run(model: Model, name: str) -> Life:
-    """What a model written by a run says, as a life that is over."""
-    if find_method(model.method).predictor is not Method.predictor:
-        raise FileError(f"{name} is a model of method '{model.method}', which answers in a way of its own: use it from Python")
-    if len(set(model.preparations)) != 1:
-        raise FileError(f"{name} prepares the images of each task differently: use it from Python")
-    labels: list[list[Label]] = [list(names) for names in model.class_names]
-    every = [label for group in labels for label in group]
-    if len(set(every)) != len(every):
-        raise FileError(f"{name} has two classes of the same name: use it from Python")
-    pixels: Literal["uint8", "float"] = "uint8" if len(model.learner.network.spec.input_shape) == 3 else "float"
-    return Life(len(labels), len(every), pixels, labels, tasks=[TaskNote("", 0, 0) for _ in labels])
