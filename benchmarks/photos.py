@@ -31,6 +31,7 @@ from benchmarks.provenance import write_results
 JUDGED = 200  # images of each class
 CALLS = 5
 CANDIDATES = ("alexnet", "small-cnn", "afaf-plus", "patches", "efficientnet-lite0")
+TRAINED = (*NETWORKS, "afaf-plus")
 CASE = ("dataset", "candidate", "images", "seed")
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
@@ -63,7 +64,7 @@ def in_calls(learned: Arrays, images: int) -> list[Arrays]:
 def measure(candidate: str, calls: list[Arrays], judged: Arrays, seed: int, device: str) -> dict[str, Any]:
     started = time.perf_counter()
     how: dict[str, Any] = {"encoder": candidate}
-    if candidate in NETWORKS or candidate == "afaf-plus":
+    if candidate in TRAINED:
         network, method = (candidate, "afaf") if candidate in NETWORKS else ("small-cnn", candidate)
         how = {"network": network, "method": method, "augment": "crop-flip", "max_tasks": len(calls)}
     model = AFAFClassifier(**how, random_state=seed, device=device)
@@ -104,10 +105,10 @@ def main() -> None:
     device = find_device(options.device)
     dataset = "grocery" if options.grocery else "cifar10"
     for candidate in options.candidates:
-        size = 32 if candidate in NETWORKS else 224
+        size = 32 if candidate in TRAINED else 224
         learned, judged = grocery(options.grocery, size) if options.grocery else cifar(options.data)
         for images in options.images:
-            for seed in range(options.seeds if candidate in NETWORKS else 1):
+            for seed in range(options.seeds if candidate in TRAINED else 1):
                 case = dict(zip(CASE, (dataset, candidate, images, seed), strict=True))
                 rows = [row for row in rows if any(row[name] != case[name] for name in CASE)]
                 rows.append({**case, **measure(candidate, in_calls(learned, images), judged, seed, str(device)), "device": str(device)})
