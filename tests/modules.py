@@ -32,3 +32,35 @@ class ResNet10(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class GroupedBlock(nn.Module):
+    """A bottleneck of ResNeXt: 1x1, a grouped 3x3 that may halve the maps, 1x1."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int, stride: int, groups: int):
+        super().__init__()
+        self.reduce = nn.Sequential(nn.Conv2d(inputs, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(inplace=True))
+        grouped = nn.Conv2d(inner, inner, 3, stride, 1, groups=groups, bias=False)
+        self.grouped = nn.Sequential(grouped, nn.BatchNorm2d(inner), nn.ReLU(inplace=True))
+        self.expand = nn.Sequential(nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        projects = stride != 1 or inputs != outputs
+        self.shortcut = (
+            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)) if projects else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.expand(self.grouped(self.reduce(x))) + self.shortcut(x))
+
+
+class ResNeXt(nn.Module):
+    """After Xie et al., 2017, for small images."""
+
+    def __init__(self, width: int = 32, groups: int = 8, classes: int = 10, channels: int = 1):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        blocks = [GroupedBlock(width, width, 2 * width, 1, groups), GroupedBlock(2 * width, 2 * width, 4 * width, 2, groups)]
+        self.blocks = nn.Sequential(*blocks)
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(4 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.blocks(self.stem(x))).flatten(1))  # type: ignore[no-any-return]

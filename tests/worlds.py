@@ -37,6 +37,11 @@ class World:
     dtype: torch.dtype = torch.float32
     engine: Any = field(default_factory=EagerEngine)
 
+    def owns(self, learner: Learner, predicted: int) -> bool:
+        """Whether the tasks own as many weights as predicted; fewer may exist between the neurons drawn for a grouped convolution."""
+        grouped = any(edge.groups > 1 for edge in self.spec.edges)
+        return learner.params <= predicted if grouped else learner.params == predicted
+
     def learn(
         self,
         before_task: Callable[[Learner, TaskContext], None] | None = None,
@@ -81,10 +86,15 @@ def probe(spec: NetworkSpec, dtype: torch.dtype = torch.float32) -> torch.Tensor
 OPS = st.sampled_from([("norm", "relu"), ("relu", "norm"), ("norm",), ("relu",), ("relu", "dropout"), ()])
 
 
+def groups_of(draw: st.DrawFn, inputs: int, outputs: int) -> int:
+    """The groups of a convolution, often more than one."""
+    return draw(st.sampled_from([groups for groups in range(inputs, 0, -1) if inputs % groups == 0 == outputs % groups]))
+
+
 def graph_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
-    """Up to five steps from a random layer each: a convolution, a depthwise one, or branches that meet in a sum. The last layer is
-    reached from a sum of all ends, so that none is left out."""
-    width = st.integers(6, 12)
+    """Up to five steps from a random layer each: a convolution, a depthwise or a grouped one, or branches that meet in a sum. The last
+    layer is reached from a sum of all ends, so that none is left out."""
+    width = st.sampled_from([6, 8, 9, 12])
 
     def ops() -> tuple[str, ...]:
         return tuple(text for text in draw(OPS) if norm or text != "norm")
@@ -99,7 +109,7 @@ def graph_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
             kernel, stride, padding, smaller = 3, 1, 1, side
         if kind == "identity":
             kernel, stride, padding, smaller = 3, 1, 1, side
-            layers.append(Layer("conv", neurons, ops(), padding=1))
+            layers.append(Layer("conv", neurons, ops(), padding=1, groups=groups_of(draw, neurons, neurons)))
             layers.append(Layer("sum", neurons, ops(), inputs=(start, start + 1)))
         elif kind == "branches":
             outputs = draw(width)
@@ -108,7 +118,9 @@ def graph_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
             layers.append(Layer("conv", outputs, ops(), kernel, stride, padding, inputs=(start,)))
             layers.append(Layer("sum", outputs, ops(), inputs=(start + 2, start + 3)))
         else:
-            layers.append(Layer(kind, neurons if kind == "depthwise" else draw(width), ops(), kernel, stride, padding))
+            outputs = neurons if kind == "depthwise" else draw(width)
+            groups = 1 if kind == "depthwise" else groups_of(draw, neurons, outputs)
+            layers.append(Layer(kind, outputs, ops(), kernel, stride, padding, groups=groups))
         side = smaller
     last = draw(st.sampled_from(["pool", "global-mean", "pool(3,2,1)", "mean-pool"]))
     layers[-1] = replace(layers[-1], ops=(*(text for text in layers[-1].ops if text != "relu"), "relu", last))
@@ -117,7 +129,7 @@ def graph_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
 
 def residual_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
     """A stem and one or two blocks of two convolutions each; a block may halve the maps, and then projects what it adds to."""
-    width = st.integers(6, 12)
+    width = st.sampled_from([6, 8, 9, 12])
     before, after = (("norm", "relu"), ("norm",)) if norm else (("relu",), ())
     if draw(st.booleans()):
         before = ("relu", "norm") if norm else ("relu", "dropout")
@@ -130,8 +142,9 @@ def residual_layers(draw: st.DrawFn, norm: bool) -> list[Layer]:
             neurons = draw(width)
             layers.append(Layer("conv", neurons, after, kernel=1, stride=2, inputs=(start,)))
             added = start + 1
-        layers.append(Layer("conv", draw(width), before, stride=stride, padding=1, inputs=(start,)))
-        layers.append(Layer("conv", neurons, after, padding=1))
+        inner = draw(width)
+        layers.append(Layer("conv", inner, before, stride=stride, padding=1, inputs=(start,)))
+        layers.append(Layer("conv", neurons, after, padding=1, groups=groups_of(draw, inner, neurons)))
         layers.append(Layer("sum", neurons, ("relu",), inputs=(added, len(layers) + 1)))
     layers[-1] = replace(layers[-1], ops=("relu", draw(st.sampled_from(["pool", "global-mean", "pool(3,2,1)"]))))
     return layers

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
+from afaf.network.ledger import ABSENT
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.training.learner import Learner
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
@@ -39,11 +40,12 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
             owner = learner.ledger.owner(l)
             others = before["others"][l - 1]
             assert torch.equal(owner[others > 0], others[others > 0])
-            assert bool((learner.network.weight(l)[(owner == 0).expand_as(learner.network.weight(l))] == 0).all())
+            assert bool((learner.network.weight(l)[(owner <= 0).expand_as(learner.network.weight(l))] == 0).all())
+            assert torch.equal((owner == ABSENT).any(2), ~world.spec.edge(l).exists())
 
     learner = world.learn(after_start=started, after_epoch=watch, after_task=watch)
     predicted = world.method.footprints(world.spec, world.stream.outline)[-1].owned
-    assert learner.params == sum(predicted.values())
+    assert world.owns(learner, sum(predicted.values()))
 
 
 @few

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,20 +16,26 @@ import afaf
 from afaf.costing.predict import predict_costs
 from afaf.errors import ConfigError
 from afaf.methods import method_names
+from afaf.network.ledger import Ledger
 from afaf.network.net import Network
 from afaf.network.ops import MaxPool, parse_operation
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.tracing import trace
 from afaf.network.zoo import NETWORKS, describe, module_values
 from afaf.runs.setup import set_up
 from afaf.storage.compacted import InferenceModule, for_inference, random_pixels
+from afaf.storage.description import Description
+from afaf.storage.description import describe as describe_learner
 from afaf.storage.exported import exported_program, need, onnx_bytes
+from afaf.storage.invariants import broken_invariants
 from afaf.storage.model_file import Model
+from afaf.storage.state import build, stored_tensors
 from afaf.streams.benchmarks import outline_of
 from afaf.streams.tasks import Preparation
+from afaf.subnets.allocate import Request, allocate_free
+from afaf.subnets.sizes import sizes
 from afaf.training.learner import Learner
 from conftest import small_stream
-from modules import Block, ResNet10
+from modules import Block, ResNet10, ResNeXt
 from small_worlds import numbers
 from worlds import World, probe, worlds
 
@@ -90,18 +98,19 @@ def test_the_weights_of_resnet18_are_counted_exactly() -> None:
     assert predict_costs(setup.spec, outline, setup.method).dense_params == 11_164_352
 
 
-def test_costs_are_what_the_products_compute() -> None:
+@pytest.mark.parametrize("module", [ResNet10(4, 5), ResNeXt(8, 4, 5, channels=3)])
+def test_costs_are_what_the_products_compute(module: nn.Module) -> None:
     """Multiplications of one answer, counted where they happen: for each product outputs x inputs x kernel, at each position."""
-    spec = describe("resnet10", (3, 16, 16), 5, width=4)
-    counted, module = [0], ResNet10(4, 5)
-    products, _ = in_order(module)
+    spec, counted = describe(module, (3, 16, 16), 5), [0]
 
     def count(product: nn.Module, inputs: object, output: Tensor) -> None:
         counted[0] += product.weight.numel() * output[0, 0].numel()  # type: ignore[operator,union-attr]
 
+    products = [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Linear)]
     for product in products:
         product.register_forward_hook(count)
     module(torch.randn(2, 3, 16, 16))
+    assert spec.dense_params == sum(product.weight.numel() for product in products)
     assert counted[0] == sum(edge.weights * edge.positions for edge in spec.edges)
 
 
@@ -127,6 +136,9 @@ def test_groups_and_cuts_of_a_resnet() -> None:
         ((Layer("conv", 4, stride=2, kernel=9),), "conv 1"),
         ((Layer("conv", 4, ("tanh",)),), "conv 1.*tanh"),
         ((Layer("conv", 4, padding=1), Layer("sum", 4, inputs=(1, 2))), "layer 3"),
+        ((Layer("conv", 4), Layer("conv", 6, groups=4)), "conv 2.*groups"),
+        ((Layer("conv", 6), Layer("conv", 4, groups=4)), "conv 2.*groups"),
+        ((Layer("dense", 6), Layer("dense", 4, groups=2)), "dense 2.*groups"),
     ],
 )
 def test_graphs_that_make_no_sense_are_refused(hidden: tuple[Layer, ...], named: str) -> None:
@@ -148,11 +160,12 @@ def test_a_description_survives_its_file() -> None:
     assert set(describe("alexnet", (3, 32, 32), 7).to_dict()["hidden"][0]) == {"kind", "neurons", "then", "kernel"}  # as ever
 
 
-def test_a_residual_network_is_learned_saved_and_exported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [describe("resnet10", (3, 8, 8), 6, width=16).hidden, ResNeXt(24, 6, 6, channels=3)])
+def test_a_residual_network_is_learned_saved_and_exported(network: Any, tmp_path: Path) -> None:
     """End to end: three tasks, the last of which reuses; the file gives the same bits back, ONNX and torch the same answers."""
     stream = small_stream([2, 2, 2], per_class=6, channels=3)
-    settings = {"network": {"name": "resnet10", "width": 16}, "learn": {"epochs": 1, "batch_size": 8}, "method": {"strict": True}}
-    setup = set_up(stream.outline, "afaf", settings)
+    settings = {"learn": {"epochs": 1, "batch_size": 8}, "method": {"strict": True}}
+    setup = set_up(stream.outline, "afaf", settings, network=network)
     learner = learn(setup, stream)
     path = tmp_path / "m.safetensors"
     Model(learner, "afaf", [list(t.class_names) for t in stream], [t.preparation for t in stream]).save(path)
@@ -160,16 +173,20 @@ def test_a_residual_network_is_learned_saved_and_exported(tmp_path: Path) -> Non
     x = probe(setup.spec)
     assert torch.equal(back.network(x), learner.network(x))
     assert all(torch.equal(a, b) for a, b in zip(numbers(back).values(), numbers(learner).values(), strict=True))
-    inference = for_inference(learner, {c: c for c in range(6)}, Preparation((0.5,) * 3, (0.2,) * 3), bytes_in=True)
-    pixels = random_pixels(inference, 4)
-    logits, _ = InferenceModule(inference)(pixels)
-    h = ((pixels.float() / 255 - 0.5) / 0.2).permute(0, 3, 1, 2)
-    assert torch.allclose(logits, learner.network(h), atol=1e-4)
-    assert inference.weights < setup.spec.dense_params
-    pytest.importorskip("onnxruntime")
-    data = onnx_bytes(exported_program(InferenceModule(inference), pixels), inference.labels, {})
-    session = need("onnxruntime").InferenceSession(data, providers=["CPUExecutionProvider"])
-    assert torch.allclose(torch.from_numpy(session.run(["logits"], {"images": pixels.numpy()})[0]), logits, atol=1e-4)
+    for dense in {False, isinstance(network, ResNeXt)}:  # all neurons are a grouped convolution, the kept ones an ordinary one
+        preparation, rows = Preparation((0.5,) * 3, (0.2,) * 3), {c: c for c in range(6)}
+        inference = for_inference(learner, rows, preparation, bytes_in=True, dense=dense)
+        pixels = random_pixels(inference, 4)
+        logits, _ = InferenceModule(inference)(pixels)
+        h = ((pixels.float() / 255 - 0.5) / 0.2).permute(0, 3, 1, 2)
+        assert torch.allclose(logits, learner.network(h), atol=1e-4)
+        assert dense or inference.weights < setup.spec.dense_params
+        program = exported_program(InferenceModule(inference), pixels)
+        assert torch.allclose(program.module()(pixels)[0], logits, atol=1e-4)
+        pytest.importorskip("onnxruntime")
+        data = onnx_bytes(program, inference.labels, {})
+        session = need("onnxruntime").InferenceSession(data, providers=["CPUExecutionProvider"])
+        assert torch.allclose(torch.from_numpy(session.run(["logits"], {"images": pixels.numpy()})[0]), logits, atol=1e-4)
 
 
 def learn(setup, stream) -> Learner:  # type: ignore[no-untyped-def]
@@ -197,34 +214,39 @@ def test_costs_of_random_graphs_are_what_torch_counts(world: World) -> None:
         Network(world.spec)(torch.zeros(1, *world.spec.input_shape))
     assert counter.get_total_flops() == 2 * sum(edge.weights * edge.positions for edge in world.spec.edges)
     predicted = predict_costs(world.spec, world.stream.outline, world.method)
-    assert world.learn().params == predicted.params
+    assert world.owns(world.learn(), predicted.params)
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_every_method_learns_a_graph_and_its_costs_are_exact(method: str) -> None:
-    """A depthwise convolution, a stride, and a sum that its neurons are carried on by."""
+def test_every_method_learns_a_graph_and_its_costs_are_exact(method: str, tmp_path: Path) -> None:
+    """A depthwise and a grouped convolution, a stride, and a sum that its neurons are carried on by; no pair that does not exist moves."""
     network = (
         Layer("conv", 24, ("norm", "relu"), padding=1),
         Layer("depthwise", 24, ("norm", "relu"), padding=1),
         Layer("conv", 24, ("norm",), kernel=1),
         Layer("sum", 24, inputs=(2, 4)),
+        Layer("conv", 24, ("norm", "relu"), padding=1, groups=8),
         Layer("conv", 48, ("norm", "relu", "global-mean"), stride=2, padding=1),
     )
-    settings = {"learn.epochs": 1, "learn.batch_size": 8, "learn.lr": 0.01, "run.precision": "fp32"}
+    settings = {"learn.epochs": 1, "learn.batch_size": 8, "learn.lr": 0.001, "learn.momentum": 0.9, "learn.weight_decay": 0.01}
+    settings |= {"run.precision": "fp32"}
     stream = small_stream([2, 2, 2])
-    results = afaf.run(stream, method, network=network, settings=settings, device="cpu")
+    results = afaf.run(stream, method, network=network, settings=settings, device="cpu", out=tmp_path / "run")
+    assert broken_invariants(Model.load(tmp_path / "run" / "model.safetensors").learner) == []
     assert results.params == afaf.costs(stream, method, network=network, settings=settings).params
 
 
-def test_a_depthwise_convolution_is_pytorchs() -> None:
-    """As a network, traced, and in its per-image gradients."""
+@pytest.mark.parametrize(("groups", "outputs"), [(6, 6), (6, 12), (3, 6), (2, 8)])
+def test_a_grouped_convolution_is_pytorchs(groups: int, outputs: int) -> None:
+    """As a network, traced, and in its per-image gradients; depthwise if each map has a kernel of its own."""
     module = nn.Sequential(
-        nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, 2, 1, groups=6), nn.ReLU(),
-        nn.Conv2d(6, 9, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(9, 4),
+        nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, outputs, 3, 2, 1, groups=groups), nn.ReLU(),
+        nn.Conv2d(outputs, 9, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(9, 4),
     ).eval()  # fmt: skip
-    spec = describe(module, (2, 9, 8), 4)
-    assert [edge.shape for edge in spec.edges] == [(6, 2, 9), (6, 1, 9), (9, 6, 1), (4, 9, 1)]
-    assert spec.layer(3).group == spec.layer(2).group
+    spec, depthwise = describe(module, (2, 9, 8), 4), groups == outputs
+    assert spec.edge(2).shape == (outputs, 1 if depthwise else 6, 9)
+    assert [edge.weights for edge in spec.edges] == [part.weight.numel() for part in module if isinstance(part, nn.Conv2d | nn.Linear)]
+    assert (spec.layer(3).group == spec.layer(2).group) == depthwise
     network = Network(spec, initial=module_values(module, spec))
     for l in spec.edge_numbers:
         network.initialise(l, torch.ones(1, 1, 1, dtype=torch.bool))
@@ -232,10 +254,39 @@ def test_a_depthwise_convolution_is_pytorchs() -> None:
     network.parameters.biases[-1].copy_(module[-1].bias.detach())  # type: ignore[operator,union-attr,arg-type]
     x = probe(spec)
     assert torch.allclose(network(x), module(x), atol=1e-5)
-    product, h = spec.edge(2).product, torch.randn(5, 6, 7, 6)
-    weight = torch.randn(6, 1, 9, requires_grad=True)
-    delta = torch.randn(5, 6, 4, 3)
-    each = [torch.autograd.grad((product.forward(h[i : i + 1], weight, torch.zeros(6)) * delta[i]).sum(), weight)[0] for i in range(5)]
-    assert torch.allclose(product.sample_importance(h, delta, torch.square).reshape(6, 1, 9), sum(g.square() for g in each), atol=1e-4)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"'0'.*groups"):
-        trace(nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(288, 2)), torch.zeros(1, 4, 8, 8))
+    edge, h = spec.edge(2), torch.randn(5, 6, 7, 6)
+    weight = torch.randn(edge.shape, requires_grad=True)
+    delta, bias = torch.randn(5, outputs, 4, 3), torch.zeros(outputs)
+    each = [torch.autograd.grad((edge.forward(h[i : i + 1], weight, bias) * delta[i]).sum(), weight)[0] for i in range(5)]
+    found = edge.product.sample_importance(h, delta, torch.square).reshape(edge.shape)
+    assert torch.allclose(found, torch.stack(each).square().sum(0), atol=1e-4)
+
+
+@given(st.data())
+def test_neurons_of_a_grouped_convolution_are_drawn_together(data: st.DataObject) -> None:
+    """So that the first task has as many pairs as so many neurons can have; no other choice of neurons has more."""
+    groups, below, above = (data.draw(st.integers(low, 5)) for low in (2, 1, 1))
+    spec = NetworkSpec("grouped", (1, 8, 8), (Layer("conv", groups * below), Layer("conv", groups * above, groups=groups)), 2)
+    alloc: dict[str, Any] = {"all": data.draw(st.integers(50, 100)), "output": data.draw(st.integers(50, 100))}
+    asked = sizes(spec, alloc, {"all": 100}, {"all": 0}, 1, 2)
+    edge, ledger = spec.edge(2), Ledger(spec)
+    found = allocate_free(Request(spec, ledger, asked, 1, (0, 1), data.draw(st.integers(0, 99)), pytest.fail))
+    assert len(found.places[2]) == asked.connections[2] == edge.pairs(asked.alloc[2], asked.alloc[3])
+    assert edge.exists().flatten()[found.places[2]].all()
+    sources, targets = (torch.randperm(size)[: asked.alloc[s]] for s, size in ((2, edge.inputs), (3, edge.outputs)))
+    assert int(edge.exists()[targets][:, sources].sum()) <= asked.connections[2]
+    assert edge.pairs(edge.inputs, edge.outputs) == int(edge.exists().sum()) == edge.weights // edge.block
+
+
+def test_pairs_that_do_not_exist_cannot_be_owned() -> None:
+    """In the file of a model, too."""
+    learner = Learner.fresh(Network(NetworkSpec("grouped", (1, 8, 8), (Layer("conv", 4), Layer("conv", 4, groups=2)), 2)))
+    learner.classes_of[1] = (0, 1)
+    about, tensors = Description.parse(describe_learner(learner)), stored_tensors(learner)
+    build(about, tensors, torch.device("cpu"))
+    with pytest.raises(ValueError, match="W_2"):
+        learner.claim(2, 1, torch.ones_like(learner.ledger.owner(2), dtype=torch.bool))
+    for owner in (0, 1):
+        tensors["owner/2"] = torch.full_like(tensors["owner/2"], owner)
+        with pytest.raises(ValueError, match="owner/2"):
+            build(about, tensors, torch.device("cpu"))

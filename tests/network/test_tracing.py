@@ -22,7 +22,7 @@ from afaf.runs.events import EpochEnded
 from afaf.runs.stop import StopToken
 from afaf.streams.benchmarks import open_stream
 from conftest import small_stream
-from modules import ResNet10
+from modules import ResNet10, ResNeXt
 from worlds import probe
 
 CODE = """
@@ -110,7 +110,7 @@ def filled(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-@pytest.mark.parametrize("make", [lambda: ResNet10(4, 5), lambda: Own(), lambda: Averaged()])
+@pytest.mark.parametrize("make", [lambda: ResNet10(4, 5), lambda: Own(), lambda: Averaged(), lambda: ResNeXt(8, 4)])
 def test_a_network_with_a_modules_weights_computes_what_the_module_does(make: Any) -> None:
     """Up to its last layer: that of the network is of another stream's classes, and drawn from the seed."""
     module = filled(make())
@@ -174,10 +174,10 @@ def test_weights_that_cannot_be_kept_are_named(bad: str) -> None:
         afaf.run(small_stream([2, 2]), "finetune", network=network, settings={"network.weights": "module"}, device="cpu")
 
 
-@pytest.mark.parametrize("method", ["afaf", "finetune"])
-def test_a_residual_module_learns_digits(method: str) -> None:
+@pytest.mark.parametrize(("method", "make"), [("afaf", ResNet10), ("finetune", ResNet10), ("afaf", ResNeXt)])
+def test_a_residual_module_learns_digits(method: str, make: Any) -> None:
     """As people write it, given to run as it is: each task is learned."""
-    module = ResNet10(32, 99, channels=1)
+    module = make(32, 99, channels=1) if make is ResNet10 else ResNeXt(64, 8)
     settings = {"learn.epochs": 10, "learn.lr": 0.1, "run.images": 100}
     results = afaf.run(open_stream("split-digits")[:3], method, network=module, settings=settings, device="cpu")
     assert min(results.R_task_il[i][i] for i in range(3)) > 80

@@ -23,7 +23,9 @@ from afaf.cli.main import app
 from afaf.errors import DivergedError, RunError, UnfinishedLine
 from afaf.methods import method_names
 from afaf.network.ledger import Ledger
-from afaf.report.figures import FREE_USED, _count_neurons
+from afaf.network.net import Network
+from afaf.network.spec import Layer, NetworkSpec
+from afaf.report.figures import FREE_USED, _count_neurons, save_ledger_picture
 from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Measured
@@ -38,6 +40,7 @@ from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import read_experiment
 from afaf.sweeps.reproduce import Reproduction
 from afaf.sweeps.store import Store
+from afaf.training.learner import Learner
 from small_worlds import small_spec
 
 SECTIONS = ("headline", "r-matrix", "over-time", "confusion", "ledger", "candidates", "curves", "costs", "seeds", "settings")
@@ -181,6 +184,21 @@ def test_a_neuron_is_used_from_the_first_connection_into_or_out_of_it(unit: Any)
     first = 1 if unit == "weight" else 2
     assert {i: int(task) for i, task in enumerate(first_users(spec, ledger, 2)) if task != NOBODY} == {1: first, 2: 4}
     assert {i: int(task) for i, task in enumerate(first_users(spec, ledger, 3)) if task != NOBODY} == {0: first, 5: 2, 7: 4}
+
+
+def test_connections_of_depthwise_and_grouped_convolutions_are_counted(tmp_path: Path) -> None:
+    """Only pairs that exist, and reuse by the neuron itself."""
+    hidden = (Layer("conv", 4), Layer("depthwise", 4, padding=1), Layer("conv", 6, groups=2, padding=1))
+    learner = Learner.fresh(Network(NetworkSpec("small", (1, 8, 8), hidden, 4)))
+    learner.classes_of = {1: (0, 1), 2: (2, 3)}
+    learner.ledger.fix(2, 1, torch.tensor([0, 3]))
+    for l in (2, 3):
+        learner.claim(l, 2, learner.ledger.owner(l) == 0)
+    model = Model(learner, "afaf", [["a", "b"], ["c", "d"]], [])
+    assert [(layer.by_task, layer.total) for layer in owned_layers(model)] == [({}, 4), ({2: 4}, 4), ({2: 12}, 12), ({}, 24)]
+    assert reused_from(model) == {1: {}, 2: {1: 2 + 6}}
+    assert [layer.used for layer in neuron_layers(model)] == [2, 6]
+    save_ledger_picture(model, tmp_path / "ledger.png")
 
 
 def test_the_page_and_the_picture_count_the_same_neurons_as_used(seeds: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from afaf.errors import ConfigError
@@ -78,5 +79,5 @@ def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
 
 def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
     """Bytes of the ledger: the owner of every connection (or weight), and the task that fixed each neuron."""
-    places = sum(edge.weights if unit == "weight" else edge.inputs * edge.outputs for edge in spec.edges)
+    places = sum(prod(edge.shape[: 3 if unit == "weight" else 2]) for edge in spec.edges)
     return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.groups)}

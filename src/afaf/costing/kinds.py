@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of
 from afaf.heads.closed_form import sums_bytes
@@ -117,7 +118,7 @@ class PenaltyCosts(CostModel):
         ]
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        floats = sum(edge.weights + edge.outputs for edge in spec.edges[:-1])
+        floats = sum(prod(edge.shape) + edge.outputs for edge in spec.edges[:-1])
         floats += sum(2 * spec.layer(layer).size for layer in spec.normed_layers)
         terms = len(self.task_groups(len(outline))) if self.options.blend == "separate" else 1
         return {"importance": 4 * floats * terms, "anchor": 4 * floats * terms}
@@ -136,7 +137,7 @@ class DistillationCosts(CostModel):
         ]
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        floats = sum(edge.weights + edge.outputs for edge in spec.edges)
+        floats = sum(prod(edge.shape) + edge.outputs for edge in spec.edges)
         floats += sum(4 * spec.layer(layer).size for layer in spec.normed_layers)
         return {"old model": 4 * floats}
 

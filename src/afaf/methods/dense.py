@@ -10,6 +10,7 @@ import torch
 from afaf.bounds import Positive
 from afaf.costing.kinds import DenseCosts
 from afaf.methods.base import Method, TaskContext, row_mask
+from afaf.network.ledger import ABSENT
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
 from afaf.training.plan import LearningPlan
@@ -31,7 +32,7 @@ class DenseMethod(DenseCosts, Method[D]):
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
         spec, ledger = learner.network.spec, learner.ledger
         for l in spec.edge_numbers:
-            moving = torch.ones_like(ledger.owner(l), dtype=torch.bool)
+            moving = ledger.owner(l) != ABSENT
             if l == spec.E:
                 moving &= row_mask(learner, self._moving_classes(learner, context))[:, None, None]
             learner.network.initialise(l, moving & (ledger.owner(l) == 0))

@@ -41,7 +41,7 @@ class Mode:
 
     def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """The values that arrive at the neurons above, before any operation."""
-        return edge.product.forward(h, weight, bias)
+        return edge.forward(h, weight, bias)
 
     def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
         """Apply the operations of a neuron layer in order."""

@@ -2,7 +2,7 @@
 
 For every connection the task that owns it and for every neuron the task that fixed it (0: none), and for every task the record
 of its allocation. Masks are views of these numbers: the weights that task t trains are `owner == t`; the network after task t is
-`0 < owner <= t`.
+`0 < owner <= t`. Neurons of different groups of a convolution cannot be connected: their owner is ABSENT.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from afaf.network.spec import NetworkSpec
 
+ABSENT = -1
 Unit = Literal["connection", "weight"]
 Neurons = dict[int, Tensor]  # group -> sorted indices
 
@@ -64,6 +65,9 @@ class Ledger:
         self.unit: Unit = unit
         shapes = [(edge.outputs, edge.inputs, edge.block if unit == "weight" else 1) for edge in spec.edges]
         self.owners = [torch.zeros(shape, dtype=torch.int16, device=device) for shape in shapes]
+        for owner, edge in zip(self.owners, spec.edges, strict=True):
+            if edge.groups > 1:
+                owner[~edge.exists()] = ABSENT
         self.fixed_by = {s: torch.zeros(spec.layer(s).size, dtype=torch.int16, device=device) for s in spec.groups}
         self._group = {number: layer.group for number, layer in enumerate(spec.layers, 1)}
         self.records: list[Allocation] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
@@ -61,7 +62,7 @@ class Network:
 
     def initial_weights(self, l: int) -> Tensor:
         edge = self.spec.edge(l)
-        return self._initial("weights", l, torch.arange(edge.weights, dtype=torch.int32, device=self.device)).reshape(edge.shape)
+        return self._initial("weights", l, torch.arange(prod(edge.shape), dtype=torch.int32, device=self.device)).reshape(edge.shape)
 
     def initial_bias(self, l: int) -> Tensor:
         return self._initial("bias", l, torch.arange(self.spec.edge(l).outputs, dtype=torch.int32, device=self.device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -19,6 +19,7 @@ class Product:
     role: ClassVar[Literal["conv", "fc"]]  # which percentages apply to the layer it leads into
     maps: ClassVar[bool]  # it reads and writes maps, not rows of units
     diagonal: ClassVar[bool] = False  # neuron i leads into neuron i alone, which is the same neuron: weights are (neurons, 1, block)
+    groups: int = field(default=1, kw_only=True)  # parts of the inputs and of the outputs; only part i leads into part i
 
     @property
     def plain(self) -> bool:
@@ -39,6 +40,10 @@ class Product:
         """Sum over the images of a(gradient of the weights), (outputs, inputs x block), given the gradient `delta` at the result."""
         raise NotImplementedError
 
+    def weights_of(self, kernels: Tensor) -> Tensor:
+        """The weights that a torch module holds, (outputs, inputs / groups, ...), with 0 between groups."""
+        return kernels
+
     def sample_floats(self, weights: int, unfolded: int) -> int:
         """Numbers that `sample_importance` holds for each image, given the number of weights and of unfolded inputs."""
         return 0
@@ -53,11 +58,12 @@ class Convolution(Product):
 
     @property
     def plain(self) -> bool:
-        return self.stride == 1 and self.padding == 0
+        return self.stride == 1 and self.padding == 0 and self.groups == 1
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Channels last is the layout that convolutions are fastest with."""
-        return F.conv2d(h.contiguous(memory_format=torch.channels_last), self._kernels(weight), bias, self.stride, self.padding)
+        h = h.contiguous(memory_format=torch.channels_last)
+        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=self.groups)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         window = (self.kernel, self.stride, self.padding)
@@ -68,13 +74,22 @@ class Convolution(Product):
 
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
         unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride)
-        gradients = torch.bmm(delta.flatten(2), unfolded.transpose(1, 2))
-        return size(gradients).sum(0)
+        by_group = [t.reshape(len(t) * self.groups, -1, t.shape[-1]) for t in (delta.flatten(2), unfolded)]
+        gradients = torch.bmm(by_group[0], by_group[1].transpose(1, 2)).reshape(*delta.shape[:2], -1)
+        return self.weights_of(size(gradients).sum(0)).flatten(1)
+
+    def weights_of(self, kernels: Tensor) -> Tensor:
+        g = self.groups
+        apart = torch.eye(g, dtype=kernels.dtype, device=kernels.device).view(g, 1, g, 1)
+        return (apart * kernels.reshape(g, -1, 1, kernels[0].numel())).reshape(len(kernels), -1, self.kernel**2)
 
     def sample_floats(self, weights: int, unfolded: int) -> int:
         return weights + unfolded
 
     def _kernels(self, weight: Tensor) -> Tensor:
+        if self.groups > 1:
+            blocks = weight.unflatten(1, (self.groups, -1)).unflatten(0, (self.groups, -1))
+            weight = blocks.diagonal(dim1=0, dim2=2).movedim(-1, 0).flatten(0, 1)
         return weight.reshape(*weight.shape[:2], self.kernel, self.kernel)
 
 

@@ -4,7 +4,7 @@ A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reac
 earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
 layer of its own, which the sum then adds. Layers that identity edges join, as in a residual network, form a *group*: neuron i is the same
 neuron in all of them, free or fixed in all at once. A depthwise convolution, too, carries each neuron on, with a connection of its own:
-neuron i to neuron i. A group is known by the number of its first layer.
+neuron i to neuron i. A group is known by the number of its first layer. The `groups` of a convolution are PyTorch's, and another thing.
 
 A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
 between a map and a dense neuron. Numbers count from 1, as in the paper. Its network is the simplest graph: W_l joins layers l and l+1.
@@ -18,6 +18,7 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor
 
 from afaf.bounds import Count, Portion, Within
@@ -46,6 +47,7 @@ class Layer:
     stride: Extent = 1
     padding: Annotated[int, Within(0, 1 << 12)] = 0
     inputs: tuple[Count, ...] = ()
+    groups: Count = 1  # of a convolution
 
     @property
     def product(self) -> Product | None:
@@ -53,7 +55,7 @@ class Layer:
             return None
         if self.kind == "dense":
             return Dense()
-        return (Depthwise if self.kind == "depthwise" else Convolution)(self.kernel, self.stride, self.padding)
+        return (Depthwise if self.kind == "depthwise" else Convolution)(self.kernel, self.stride, self.padding, groups=self.groups)
 
     @property
     def carries_on(self) -> bool:
@@ -61,9 +63,9 @@ class Layer:
         return self.kind in ("sum", "depthwise")
 
     def to_dict(self) -> dict[str, Any]:
-        """Stride, padding and inputs are left out where they are the defaults, as in the files of before they existed."""
+        """Stride, padding, inputs and groups are left out where they are the defaults, as in the files of before they existed."""
         data = {"kind": self.kind, "neurons": self.neurons, "then": list(self.ops), "kernel": self.kernel}
-        more = {"stride": self.stride, "padding": self.padding, "inputs": list(self.inputs)}
+        more = {"stride": self.stride, "padding": self.padding, "inputs": list(self.inputs), "groups": self.groups}
         defaults = {field.name: field.default for field in fields(self)}
         return data | {name: value for name, value in more.items() if value not in (defaults[name], [])}
 
@@ -106,9 +108,27 @@ class Edge:
     def diagonal(self) -> bool:
         return self.product.diagonal
 
+    @property
+    def groups(self) -> int:
+        return self.product.groups
+
     def pairs(self, sources: int, targets: int) -> int:
-        """How many connections there can be between so many neurons."""
-        return targets if self.diagonal else sources * targets
+        """How many connections there can be between so many neurons, if they are those of the same groups."""
+        if self.groups == 1:
+            return targets if self.diagonal else sources * targets
+        inputs, outputs = self.inputs // self.groups, self.outputs // self.groups  # of a group
+        filled = [(min(inputs, sources - i * inputs), min(outputs, targets - i * outputs)) for i in range(self.groups)]
+        return sum(max(0, below) * max(0, above) for below, above in filled)
+
+    def exists(self) -> Tensor:
+        """(outputs, inputs): whether two neurons can be connected at all."""
+        above, below = (torch.arange(size) * self.groups // size for size in (self.outputs, self.inputs))
+        return above[:, None] == below
+
+    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The product, of all neurons or of some that were gathered, whose groups are no longer whole: a pair that does not exist is 0."""
+        gathered = self.groups > 1 and weight.shape[:2] != (self.outputs, self.inputs)
+        return (replace(self.product, groups=1) if gathered else self.product).forward(h, weight, bias)
 
     def columns(self, sources: Tensor) -> Tensor:
         """The columns of W_l that belong to these neurons of the source: one for all if each leads into itself alone."""
@@ -116,10 +136,11 @@ class Edge:
 
     @property
     def fan_in(self) -> int:
-        return self.inputs * self.block
+        return self.inputs // self.groups * self.block
 
     @property
     def weights(self) -> int:
+        """Of all pairs that exist; the tensor has `shape`."""
         return self.outputs * self.fan_in
 
     @property
@@ -285,14 +306,12 @@ def _build(spec: NetworkSpec) -> Built:
         if product is not None:
             edge, source = len(edges) + 1, below[0]
             block = product.block(prod(size))
+            _check_groups(spec, name, layer, sizes[source - 1])
             size = _fitting(spec, name, product.output_size(*size))
             density = "output" if number == spec.L else role if source == 1 else roles[source - 1]
-            edges.append(
-                Edge(
-                    f"W_{edge}", product, source, number, groups[source - 1], group,
-                    1 if product.diagonal else sizes[source - 1], layer.neurons, block, prod(size), density,
-                )
-            )  # fmt: skip
+            ends = (source, number, groups[source - 1], group)
+            columns = 1 if product.diagonal else sizes[source - 1]
+            edges.append(Edge(f"W_{edge}", product, *ends, columns, layer.neurons, block, prod(size), density))
         for operation in ops:
             size = _fitting(spec, name, operation.output_size(*size))
         layers.append(NeuronLayer(name, layer.neurons, role, prod(size), below, edge, ops, group))
@@ -363,6 +382,12 @@ def _check_alike(spec: NetworkSpec, name: str, added: list[tuple[int, tuple[int,
     if {(neurons, added[0][1])} != set(added):
         shapes = ", ".join(f"{size} neurons of {height}x{width}" for size, (height, width) in added)
         raise ConfigError(f"network '{spec.name}': {name} ({neurons} neurons) carries on other neurons: {shapes}")
+
+
+def _check_groups(spec: NetworkSpec, name: str, layer: Layer, inputs: int) -> None:
+    if layer.groups > 1 and (layer.kind != "conv" or inputs % layer.groups or layer.neurons % layer.groups):
+        given = f"groups = {layer.groups} of {layer.neurons} neurons with {inputs} inputs"
+        raise ConfigError(f"network '{spec.name}', {name}: {given}: a convolution (conv) can have groups, of a number that divides both")
 
 
 def _fitting(spec: NetworkSpec, name: str, size: tuple[int, int]) -> tuple[int, int]:

@@ -19,8 +19,7 @@ from afaf.network.ops import EPSILON, Norm
 from afaf.network.spec import Layer, NetworkSpec
 
 SUPPORTED = (
-    "Conv2d (depthwise too), Linear, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d(1), a mean over (2, 3), Dropout, Flatten, "
-    "Identity and sums"
+    "Conv2d, Linear, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d(1), a mean over (2, 3), Dropout, Flatten, Identity and sums"
 )
 
 
@@ -121,7 +120,8 @@ class _Tracer:
         weights, biases = [], []
         for (node, module), edge in zip(self.products[:-1], spec.edges[:-1], strict=True):
             bias = torch.zeros(edge.outputs) if module.bias is None else module.bias.detach()
-            weights.append(self._finite(node, module.weight.detach().reshape(edge.shape)))
+            kernels = self._finite(node, module.weight.detach())
+            weights.append(edge.product.weights_of(kernels).reshape(edge.shape))
             biases.append(self._finite(node, bias))
         norms = {}
         for layer, (node, norm) in self.norms.items():
@@ -194,11 +194,10 @@ class _Tracer:
 def _conv(tracer: _Tracer, node: fx.Node, module: nn.Conv2d) -> int:
     depthwise = module.groups == module.in_channels == module.out_channels and module.groups > 1
     tracer._check(tracer.one(node, module.dilation, "dilation") == 1, node, "dilation is not supported")
-    grouped = f"groups = {module.groups}: 1 is supported, and a kernel of its own for each map (as many groups as maps, in and out)"
-    tracer._check(depthwise or module.groups == 1, node, grouped)
     tracer._check(module.padding_mode == "zeros" and not isinstance(module.padding, str), node, "padding is a number of zeros")
     kernel, stride, padding = (tracer.one(node, getattr(module, name), name) for name in ("kernel_size", "stride", "padding"))
-    return tracer.product(node, module, Layer("depthwise" if depthwise else "conv", module.out_channels, (), kernel, stride, padding))
+    layer = Layer("depthwise" if depthwise else "conv", module.out_channels, (), kernel, stride, padding)
+    return tracer.product(node, module, layer if depthwise else replace(layer, groups=module.groups))
 
 
 def _norm(tracer: _Tracer, node: fx.Node, module: nn.modules.batchnorm._BatchNorm) -> int:

@@ -62,12 +62,12 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         2, spec.E, height_ratios=[2.1, 1.5], hspace=0.42, wspace=0.28, left=0.75 / width, right=1 - 0.95 / width, top=0.86, bottom=0.13
     )
     for l, edge in enumerate(spec.edges, 1):
-        owner = ledger.owner(l).amax(2).cpu().numpy()
+        owner = ledger.owner(l).amax(2).clamp(min=0).cpu().numpy()
         axes = figure.add_subplot(grid[0, l - 1])
         placed = owner[orders[edge.target_group]]
         placed = placed if edge.diagonal else placed[:, orders[edge.source_group]]
         axes.imshow(_owner_image(placed, tasks), aspect="auto", interpolation="nearest")
-        owned = 100 * float((ledger.owner(l) > 0).float().mean())
+        owned = 100 * ledger.owned_weights(l, edge.block) / edge.weights
         between = as_written(" → ".join(spec.ends(l)))
         axes.set_title(f"$W_{{{l}}}$: {between}\n{owned:.1f} % owned", fontsize=8)
         axes.set_xticks([])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from afaf.network.ledger import Ledger
+from afaf.network.ledger import ABSENT, Ledger
 from afaf.network.spec import NetworkSpec
 from afaf.storage.model_file import Model
 
@@ -52,7 +52,7 @@ def owned_layers(model: Model) -> list[OwnedLayer]:
     for l in spec.edge_numbers:
         tasks, counts = np.unique(ledger.owner(l).cpu().numpy(), return_counts=True)
         by_task = {int(t): int(c) for t, c in zip(tasks, counts, strict=True) if t > 0}
-        layers.append(OwnedLayer(l, " → ".join(spec.ends(l)), by_task, ledger.owner(l).numel()))
+        layers.append(OwnedLayer(l, " → ".join(spec.ends(l)), by_task, int(counts[tasks != ABSENT].sum())))
     return layers
 
 
@@ -75,7 +75,7 @@ def first_users(spec: NetworkSpec, ledger: Ledger, group: int) -> NDArray[np.int
     """
     users = []
     for owner, edge in zip(ledger.owners, spec.edges, strict=True):
-        tasks = owner.masked_fill(owner == 0, NOBODY)
+        tasks = owner.masked_fill(owner <= 0, NOBODY)
         users += [tasks.amin((1, 2))] if edge.target_group == group else []
         users += [tasks.amin((0, 2))] if edge.source_group == group and not edge.diagonal else []
     return np.asarray(torch.stack(users).amin(0).cpu().numpy())
@@ -107,7 +107,7 @@ def reused_from(model: Model) -> dict[int, dict[int, int]]:
         counts: dict[int, int] = {}
         for l, edge in enumerate(spec.edges, 1):
             fixed = ledger.fixed(edge.source).cpu().numpy()
-            per_source = (ledger.owner(l) == task).any(2).sum(0).cpu().numpy()
+            per_source = (ledger.owner(l) == task).any(2).sum(1 if edge.diagonal else 0).cpu().numpy()
             for earlier in range(1, task):
                 number = int(per_source[fixed == earlier].sum())
                 if number:

@@ -20,7 +20,7 @@ def ledger(model: Model, stream: Stream) -> dict[str, Any]:
     spec = learner.network.spec
     return {
         "layers": [layer.name for layer in spec.layers],
-        "owner": [learner.ledger.owner(l).amax(2).tolist() for l in spec.edge_numbers],  # W_l: by target, by source
+        "owner": [learner.ledger.owner(l).amax(2).clamp(min=0).tolist() for l in spec.edge_numbers],  # W_l: by target, by source
         "fixed": [learner.ledger.fixed(l).tolist() for l in range(1, spec.L + 1)],
         "candidates": {  # of the tasks that reuse: by task, class, layer
             str(record.task): {

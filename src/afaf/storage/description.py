@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import prod
 from typing import Annotated, Any, Literal
 
 import torch
@@ -131,7 +132,7 @@ def check_tensors(about: Description, tensors: Tensors, *, within_task: bool = F
     for name in [*needed, *(f"memory/{name}" for name in memory)]:
         if name not in tensors:
             raise ValueError(f"tensor {name[:80]!r} is missing")
-    if about.spec.dense_params * 4 > max(LARGE, UNFOLD * sum(tensor.nbytes for tensor in tensors.values())):
+    if sum(prod(edge.shape) for edge in about.spec.edges) * 4 > max(LARGE, UNFOLD * sum(tensor.nbytes for tensor in tensors.values())):
         raise ValueError(f"it describes a network of {about.spec.dense_params:,} weights, far larger than the file can hold")
 
 

@@ -41,7 +41,7 @@ def changed_since(before: Learner, after: Learner) -> list[str]:
 def _weights(learner: Learner) -> Iterator[str]:
     for l in learner.network.spec.edge_numbers:
         weight, owner = learner.network.weight(l), learner.ledger.owner(l)
-        stray = int(((owner == 0) & (weight != 0)).sum())
+        stray = int(((owner <= 0) & (weight != 0)).sum())
         if stray:
             yield f"W_{l}: {stray:,} weights that nobody owns are not 0"
         for name, numbers in (("weights", weight), ("biases", learner.network.bias(l))):

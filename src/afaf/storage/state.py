@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from afaf.network.ledger import Allocation, ClassAllocation, Neurons
+from afaf.network.ledger import ABSENT, Allocation, ClassAllocation, Neurons
 from afaf.network.net import Network, Snapshot
 from afaf.network.ops import Norm
 from afaf.storage.container import Tensors
@@ -103,10 +103,10 @@ def build(about: Description, tensors: Tensors, device: torch.device) -> Learner
     learner = Learner.fresh(Network(about.spec, about.seed, device, tensors["bias/1"].dtype), about.unit)
     network, ledger = learner.network, learner.ledger
     for l in about.spec.edge_numbers:
-        ledger.owners[l - 1] = _owners(tensors, about, f"owner/{l}")
+        ledger.owners[l - 1] = _owners(tensors, about, f"owner/{l}", ledger.owner(l))
         network.parameters.biases[l - 1] = tensors[f"bias/{l}"]
         _place(network.weight(l), ledger.owner(l) > 0, tensors[f"weights/{l}"], f"W_{l}")
-    ledger.fixed_by = {s: _owners(tensors, about, f"fixed/{s}") for s in about.spec.groups}
+    ledger.fixed_by = {s: _owners(tensors, about, f"fixed/{s}", fresh) for s, fresh in ledger.fixed_by.items()}
     network.parameters.norms = {layer: _norm(tensors, f"norm/{layer}") for layer in about.spec.normed_layers}
     network.snapshots = {task: _snapshot(about, tensors, task) for task in about.snapshots}
     ledger.records = [_record(about, record, tensors) for record in about.records]
@@ -149,10 +149,12 @@ def _within(numbers: Tensor, beyond: int) -> bool:
     return not numbers.numel() or 0 <= int(numbers.min()) <= int(numbers.max()) < beyond
 
 
-def _owners(tensors: Tensors, about: Description, name: str) -> Tensor:
-    if not _within(tensors[name], about.last_task + 1):
-        raise ValueError(f"{name} names tasks that have not begun")
-    return tensors[name]
+def _owners(tensors: Tensors, about: Description, name: str, fresh: Tensor) -> Tensor:
+    """The owners in a file; those of pairs that do not exist are ABSENT, as in a fresh ledger."""
+    owners = tensors[name]
+    if not _within(owners - ABSENT, about.last_task + 1 - ABSENT) or bool(((owners == ABSENT) != (fresh == ABSENT)).any()):
+        raise ValueError(f"{name} names tasks that have not begun, or places that do not exist")
+    return owners
 
 
 def _snapshot(about: Description, tensors: Tensors, task: int) -> Snapshot:

@@ -48,7 +48,9 @@ def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
     """Without reuse: in every hidden layer draw free neurons (`among` some of them), then connections among the pairs nobody owns."""
     spec, sizes = request.spec, request.sizes
     not_among = {} if among is None else {l: _without(request.ledger.free_neurons(l).cpu(), among[l]) for l in among}
-    free: Neurons = {s: draw_free(request, s, sizes.alloc[s], not_among.get(s)) for s in spec.hidden_groups}
+    free: Neurons = {}
+    for s in spec.hidden_groups:
+        free[s] = draw_free(request, s, sizes.alloc[s], not_among.get(s), free)
     joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
     sources = {l: joined[edge.source_group] for l, edge in enumerate(spec.edges, 1)}
     targets = {l: joined[edge.target_group] for l, edge in enumerate(spec.edges, 1)}
@@ -104,12 +106,12 @@ def _free_beside_candidates(
     for l in spec.groups_from(l_reuse):
         alloc = request.sizes.alloc[l]
         all_free = l == spec.last_hidden and not in_last_hidden
-        free[l] = draw_free(request, l, alloc if all_free else rest(candidate_share, alloc), first.get(l))
+        free[l] = draw_free(request, l, alloc if all_free else rest(candidate_share, alloc), first.get(l), free)
     return free
 
 
-def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = None) -> Tensor:
-    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error."""
+def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = None, drawn: Neurons | None = None) -> Tensor:
+    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error. `drawn` are those of others."""
     free = request.ledger.free_neurons(l).cpu()
     if excluding is not None:
         free = _without(free, excluding)
@@ -121,14 +123,33 @@ def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = N
         )
     if len(free) < count:
         request.warn(f"task {request.task}: layer '{name}' has {len(free)} free neurons, {count} were asked for; the task gets those")
-    drawn = torch.randperm(len(free), generator=request.draw("free neurons", l))[:count]
-    return torch.sort(free[drawn]).values
+    shuffled = free[torch.randperm(len(free), generator=request.draw("free neurons", l))]
+    return torch.sort(_group_by_group(request.spec, l, shuffled, drawn or {})[:count]).values
+
+
+def _group_by_group(spec: NetworkSpec, l: int, free: Tensor, drawn: Neurons) -> Tensor:
+    """Reorder free neurons that a grouped convolution reads or writes: group by group, so that the first ones can be connected.
+
+    Groups with the most neurons drawn at its other end come first, then those with the most free neurons, then the lowest.
+    """
+    edge = next((e for e in spec.edges if e.groups > 1 and l in (e.source_group, e.target_group)), None)
+    if edge is None:
+        return free
+    other = edge.source_group if l == edge.target_group else edge.target_group
+    group = free * edge.groups // spec.layer(l).size
+    joined = drawn.get(other, free[:0]) * edge.groups // spec.layer(other).size
+    beyond, here = (torch.bincount(part, minlength=edge.groups) for part in (joined, group))
+    rank = (beyond * (len(free) + 1) + here) * edge.groups - torch.arange(edge.groups)
+    return free[torch.sort(rank[group], descending=True, stable=True).indices]
 
 
 def draw_connections(
     request: Request, l: int, sources: Tensor, targets: Tensor, count: int, already: Tensor | None, purpose: str
 ) -> Tensor:
-    """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`."""
+    """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`.
+
+    Where fewer are left it is an error; of a grouped convolution the task gets those, with a warning.
+    """
     edge, owner = request.spec.edge(l), request.ledger.owner(l).cpu()
     name, sources = edge.name, edge.columns(sources)
     unit = owner.shape[2]  # a single weight as unit: a connection stands for all the weights of its block
@@ -138,10 +159,13 @@ def draw_connections(
         unowned = unowned[~torch.isin(unowned, already)]
     if len(unowned) < count * unit:
         between = " to ".join(request.spec.ends(l))
-        raise CapacityError(
-            f"task {request.task} does not fit: {name} ({between}) has {len(unowned) // unit} unowned pairs left among the "
-            f"neurons selected for {purpose}, {count} connections were asked for; lower sparse.density for {name} or sparse.alloc"
+        few = (
+            f"{name} ({between}) has {len(unowned) // unit} unowned pairs left among the neurons selected for {purpose}, "
+            f"{count} connections were asked for"
         )
+        if edge.groups == 1 or not len(unowned):
+            raise CapacityError(f"task {request.task} does not fit: {few}; lower sparse.density for {name} or sparse.alloc")
+        request.warn(f"task {request.task}: {few}; the task gets those")  # its neurons may lie in different groups
     drawn = torch.randperm(len(unowned), generator=request.draw("connections", l, purpose))[: count * unit]
     return torch.sort(unowned[drawn]).values
 

@@ -60,7 +60,7 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
                     f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for {edge.name}, or sparse.alloc"
                 )
             owned += asked
-            pairs = edge.inputs * edge.outputs - (owned - asked)
+            pairs = edge.weights // edge.block - (owned - asked)
             if first == 1:
                 drawn = {1: spec.layer(1).size, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
                 pairs = min(pairs, edge.pairs(drawn[edge.source_group], drawn[edge.target_group]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.network.ledger import Allocation, Ledger
+from afaf.network.ledger import ABSENT, Allocation, Ledger
 from afaf.network.net import Network
 from afaf.network.spec import Edge, NetworkSpec
 from afaf.subnets.sizes import share
@@ -52,7 +52,7 @@ class DropAndGrow:
         owned = torch.stack([(ledger.owners[f.l - 1] == task).sum() for f in fields]).tolist() if fields else []
         counts = [share(drop_percent, count) for count in owned]
         # In a full field every dropped connection would grow back.
-        active = [i for i, count in enumerate(counts) if count and owned[i] < len(fields[i].flat)]
+        active = [i for i, count in enumerate(counts) if count and owned[i] < fields[i].pairs]
         self.fields, self.dropped = [fields[i] for i in active], [counts[i] for i in active]
 
     def __call__(self, network: Network, ledger: Ledger, importance: Importance) -> None:
@@ -82,6 +82,7 @@ class Field:
     columns: Tensor  # (1, sources)
     open: Tensor  # (targets, 1): whether connections may grow into a target, which is not so if it is fixed
     flat: Tensor  # (targets x sources x unit,): places in the whole of W_l
+    pairs: int  # those of them that exist
 
     @classmethod
     def of(cls, edge: Edge, ledger: Ledger, l: int, record: Allocation) -> Field:
@@ -89,7 +90,8 @@ class Field:
         rows, columns = record.targets(l).to(owner.device)[:, None], edge.columns(record.sources(l).to(owner.device))[None, :]
         units = torch.arange(owner.shape[2], device=owner.device)
         flat = ((rows * owner.shape[1] + columns)[:, :, None] * len(units) + units).view(-1)
-        return cls(l, edge, rows, columns, ~ledger.is_fixed(edge.target)[rows], flat)
+        pairs = len(flat) if edge.groups == 1 else int((owner[rows, columns] != ABSENT).sum())
+        return cls(l, edge, rows, columns, ~ledger.is_fixed(edge.target)[rows], flat, pairs)
 
     def score(self, importance: Importance) -> Tensor:
         """(targets, sources): the product of the two neurons' importances; -1 where nothing may grow."""

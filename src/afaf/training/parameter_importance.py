@@ -106,7 +106,7 @@ def per_sample_importance(network: Network, data: TaskData, measure: Measure, si
 
 def images_at_once(spec: NetworkSpec) -> int:
     """How many images' gradients fit: dense layers need none of their own, a convolution a kernel stack and its unfolded input."""
-    needed = [edge.product.sample_floats(edge.weights, edge.fan_in * edge.positions) for edge in spec.edges]
+    needed = [edge.product.sample_floats(edge.weights, edge.inputs * edge.block * edge.positions) for edge in spec.edges]
     return max(1, min(512, FLOATS_AT_ONCE // max([*needed, 1])))
 
 

@@ -99,7 +99,7 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
     of_each = {f"W_{l}": 100.0 for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal}  # the neurons are all new, too
 
     def lasting(edges: Iterable[int]) -> dict[str, Any]:
-        return {"density": {} if strict else {f"W_{l}": max(density, at_least(spec.edge(l))) for l in edges}}
+        return {"density": {} if strict else {f"W_{l}": max(density / min(2, spec.edge(l).groups), at_least(spec.edge(l))) for l in edges}}
 
     def at_least(edge: Edge) -> float:
         """Percent that are one connection, where each neuron has but one."""

@@ -24,7 +24,7 @@ class FusedNorms(Training):
     ) -> Tensor:
         layer, (kernel, rest) = edge.target, fuse(operations, FusedKernel())
         if kernel.norm and self._normalises(layer, len(h), bias):
-            h = self.normalise(kernel, layer, neurons_last(edge.product.forward(h, weight, None)), bias, norms[layer])
+            h = self.normalise(kernel, layer, neurons_last(edge.forward(h, weight, None)), bias, norms[layer])
             return self.operate(rest, layer, h, norms, observe)
         return super().neurons_above(edge, h, weight, bias, operations, norms, observe)
 
