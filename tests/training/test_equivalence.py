@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
+from afaf.subnets import rewire
 from afaf.training.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
 from afaf.training.cuda.graphed import GraphedEngine
 from afaf.training.eager import EagerEngine
@@ -36,6 +39,24 @@ def numbers(learner: Learner) -> list[torch.Tensor]:
     return [*parameters.weights, *parameters.biases, *norms, *learner.importance.connections, *learner.importance.neurons.values()]
 
 
+class Ranked:
+    """Notes whether rewiring ranks rounding errors.
+
+    A weight into a norm that undoes it has a gradient of 0 up to rounding, in which engines differ: importances of 1e-45 beside 1e-5.
+    """
+
+    def __init__(self) -> None:
+        self.rounding_errors = False
+
+    def watch(self, rank: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def watched(owner: torch.Tensor, values: torch.Tensor, *more: int) -> torch.Tensor:
+            some = values[values > 0]
+            self.rounding_errors |= bool(some.numel()) and bool(some.min() < 1e-22 * some.max())
+            return rank(owner, values, *more)
+
+        return watched
+
+
 @few
 @given(worlds(strict=None), st.sampled_from([1, 1 << 20]), st.sampled_from([0, 1 << 30]))
 def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_bytes: int, cache_bytes: int) -> None:
@@ -54,7 +75,13 @@ def test_compact_and_graphed_equal_eager_over_whole_tasks(world: World, chunk_by
         GraphedEngine(chunk_bytes=chunk_bytes, cache_bytes=cache_bytes),
     ):
         world.engine = engine
-        world.learn(after_task=remember)
+        ranked = Ranked()
+        with (
+            patch.object(rewire, "least_important", ranked.watch(rewire.least_important)),
+            patch.object(rewire, "most_promising", ranked.watch(rewire.most_promising)),
+        ):
+            world.learn(after_task=remember)
+        assume(not ranked.rounding_errors)
     n_tasks = len(world.stream)
     for after, (eager, owners) in enumerate(zip(seen[:n_tasks], ledgers[:n_tasks], strict=True)):
         for other in (n_tasks + after, 2 * n_tasks + after):
