@@ -20,7 +20,7 @@ from streams import makers
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "400"})  # no path is so long that a line breaks
 
 
 def failed(*arguments: object) -> str:
