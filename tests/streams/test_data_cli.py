@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from afaf.cli import datasets as module
 from afaf.cli.datasets import show_stream
+from afaf.cli.consoles import OUT
 from afaf.cli.main import app
 from afaf.errors import ConfigError
 from afaf.streams import download
@@ -20,7 +21,7 @@ from streams import makers
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "400"})  # no path is so long that a line breaks
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "400"})
 
 
 def failed(*arguments: object) -> str:
@@ -30,6 +31,12 @@ def failed(*arguments: object) -> str:
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.stderr
     return result.stderr
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No path is so long that a line breaks; the console may have been made for another width by an earlier test."""
+    monkeypatch.setattr(OUT, "_width", 400)
 
 
 @pytest.fixture
