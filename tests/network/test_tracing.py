@@ -174,7 +174,9 @@ def test_weights_that_cannot_be_kept_are_named(bad: str) -> None:
         afaf.run(small_stream([2, 2]), "finetune", network=network, settings={"network.weights": "module"}, device="cpu")
 
 
-@pytest.mark.parametrize(("method", "make"), [("afaf", ResNet10), ("finetune", ResNet10), ("afaf", ResNeXt)])
+@pytest.mark.parametrize(
+    ("method", "make"), [("afaf", ResNet10), pytest.param("finetune", ResNet10, marks=pytest.mark.slow), ("afaf", ResNeXt)]
+)
 def test_a_residual_module_learns_digits(method: str, make: Any) -> None:
     """As people write it, given to run as it is: each task is learned."""
     module = make(32, 99, channels=1) if make is ResNet10 else ResNeXt(64, 8)

@@ -41,7 +41,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS[:-3], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[-3:])])
 @pytest.mark.parametrize("form", ["onnx", "torch"])
 def test_exports_answer_as_the_model_does(kind: dict[str, Any], form: Any, tmp_path: Path) -> None:
     if form == "onnx":

@@ -11,8 +11,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from afaf.cli import datasets as module
-from afaf.cli.datasets import show_stream
 from afaf.cli.consoles import OUT
+from afaf.cli.datasets import show_stream
 from afaf.cli.main import app
 from afaf.errors import ConfigError
 from afaf.streams import download
