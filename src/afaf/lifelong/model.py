@@ -268,12 +268,13 @@ class Lifelong:
         train, device = Split(images[stay], y[stay]), learner.network.device
         with_negatives = life.negatives == "always" or (life.negatives == "auto" and (life.max_tasks > 1 or len(new) == 1))
         with_negatives &= self._has_subnetworks and not parts.any  # other methods and the parts have losses and answers of their own
-        prepared = parts.prepare([Task(task, tuple(ids.values()), tuple(map(str, new)), train, train, self.preparation)])
-        data, per_class = prepared.data, learner.outputs_per_class
+        negatives = []
         if with_negatives:
             made = made_negatives(np.asarray(train.images), learner.seed, task)
-            negatives = Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64))
-            data = TaskData([(train, self.preparation), (negatives, self.preparation)], device, learner.network.dtype)
+            negatives.append((Split(made, np.full(len(made), NONE_OF_MINE, dtype=np.int64)), self.preparation))
+        of_task = Task(task, tuple(ids.values()), tuple(map(str, new)), train, train, self.preparation)
+        prepared = parts.prepare([of_task], negatives)
+        data, per_class = prepared.data, learner.outputs_per_class
         context = TaskContext(task, prepared.rows, data, warn=progress.warned)
         engine = find_engine(config.run.engine, device, config.run.precision)
         epochs = life.epochs or suitable_epochs(len(train) * per_class, config.learn.batch_size)

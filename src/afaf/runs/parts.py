@@ -101,8 +101,8 @@ class Parts:
         """Whether answers are other than the network's logits."""
         return self.settings.rotations or self.settings.mirror or self.router is not None
 
-    def prepare(self, tasks: Sequence[Task]) -> PreparedTask:
-        """The tasks that are learned together, as the method sees them."""
+    def prepare(self, tasks: Sequence[Task], negatives: Sequence[tuple[Split, Preparation]] = ()) -> PreparedTask:
+        """The tasks that are learned together, as the method sees them. `negatives` are images of none of their classes."""
         splits = [(task.train, task.preparation) for task in tasks]
         images = held_out = None
         if self.router is not None:
@@ -114,7 +114,7 @@ class Parts:
         rows = tuple(k * c + v for task in tasks for c in task.classes for v in range(k))
         labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
         mirrored = tuple(c for task in tasks for c in task.classes if task.preparation.augment != "none")
-        return PreparedTask(rows, self._data(labelled, k), images, held_out, mirrored)
+        return PreparedTask(rows, self._data([*labelled, *negatives], k), images, held_out, mirrored)
 
     def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
         """After a task is learned; `predict` gives the logits of all output rows."""
