@@ -22,7 +22,7 @@ from afaf.training.eager import EagerEngine
 from afaf.training.folded_trunk import dead_neurons
 from afaf.training.learner import Learner
 from afaf.training.named import protected_parameters
-from afaf.training.plan import LearningPlan
+from afaf.training.plan import LearningPlan, Loss, Step
 from afaf.training.quadratic import QuadraticPenalty
 from afaf.training.settings import SparseSettings
 from afaf.training.step import Workspace
@@ -182,6 +182,44 @@ def test_what_follows_a_step_finds_all_parameters() -> None:
     sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100}, drop=0)
     world = world_of(Shrinking, AFAFOptions(first_reuse=2, l_reuse=2), sparse=sparse, dtype=torch.float64)
     eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+class Contrast:
+    """Cross-entropy, and a term that draws the features of the two views of an image together."""
+
+    def __init__(self, loss: Loss):
+        self.loss = loss
+
+    def __call__(self, step: Step) -> torch.Tensor:
+        assert step.features is not None
+        first, second = step.features[0::2], step.features[1::2]
+        assert torch.equal(step.labels[0::2], step.labels[1::2])
+        of_neuron = torch.arange(step.features.shape[1])  # so that their order matters
+        return self.loss(step) + ((first - second).square() * of_neuron).mean()
+
+
+class Contrastive(AFAF):
+    name = "contrastive"
+
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        plan = super().plan(learner, context, phase)
+        return replace(plan, loss=Contrast(plan.loss), features=True, views=2, batch_size=8)
+
+
+@pytest.mark.parametrize("l_reuse", [2, 4])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_a_loss_may_read_features_of_several_views(norm: str, l_reuse: int) -> None:
+    """Those of the task's neurons in the last hidden layer, whichever part of the network an engine computes with."""
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100})
+    options = AFAFOptions(first_reuse=2, l_reuse=l_reuse, candidates="random", strict=norm == "batch")  # some are dead
+    world = world_of(Contrastive, options, norm=norm, sparse=sparse, dtype=torch.float64)
+    plain = numbers(replace(world, method=AFAF(options, world.method.settings)).learn())
+    eager = numbers(world.learn())
+    assert not all(torch.equal(a, b) for a, b in zip(plain, eager, strict=True))
     for engine in (CompactEngine(), GraphedEngine()):
         world.engine = engine
         for a, b in zip(eager, numbers(world.learn()), strict=True):

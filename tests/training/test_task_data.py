@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from afaf.errors import DataError
-from afaf.streams.tasks import Preparation, Split
+from afaf.streams.tasks import Augment, Preparation, Split
 from afaf.training.cuda.kernels import can_crop
 from afaf.training.task_data import PAD, RngScope, TaskData
 
@@ -157,3 +157,16 @@ def test_resized_crops_are_windows_of_the_image() -> None:
     assert torch.equal(data.batch(everything[50:60], scope)[0], x[50:60])
     assert not torch.equal(data.batch(everything, RngScope(3, 1, epoch=1))[0], x)
     assert torch.equal(data.batch(everything)[0], torch.from_numpy(images).double().permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip", "resized-crop-flip"])
+def test_views_of_an_image_are_augmented_as_images_of_their_own(augment: Augment) -> None:
+    """As if each image were there twice, but next to each other in an epoch's order."""
+    split, scope = colour_split(), RngScope(3, 1)
+    doubled = Split(split.images.repeat(2, 0), split.labels.repeat(2))
+    once, copies = (TaskData([(part, Preparation(augment=augment))]) for part in (split, doubled))
+    views = once.with_views(2)
+    order = views.order(scope)
+    assert torch.equal(order.view(-1, 2), 2 * once.order(scope)[:, None] + torch.arange(2))
+    for seen, expected in zip(views.batch(order, scope), copies.batch(order, scope), strict=True):
+        assert torch.equal(seen, expected)

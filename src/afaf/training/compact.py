@@ -50,7 +50,7 @@ class CompactEngine:
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
         with PRECISION.set(self.precision, learner.network.device):
-            self._learn(learner, plan, data, on_epoch, first_epoch)
+            self._learn(learner, plan, data.with_views(plan.views), on_epoch, first_epoch)
 
     def _learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None, first_epoch: int) -> None:
         start_optimiser(learner, plan, first_epoch)
@@ -94,7 +94,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
             marked[s][record.selected(spec, s).to(device)] = True
     live = [((owner > 0) if record is None else (owner > 0) & (owner != plan.task)).any(dim=2) for owner in ledger.owners]
     cone = reached_back(spec, live, marked)
-    if spec.is_chain and device.type == "cpu":
+    if spec.is_chain and device.type == "cpu" and not (plan.features and top == spec.L - 1):
         cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
         above = {s: cone[s] if s >= top else marked[s] for s in spec.groups}
         cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
@@ -143,6 +143,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
         neurons={l: index for l, index in kept.items() if len(index) < spec.layer(l).size},
         rows=None if all_rows else kept[spec.L],
         output_biases=None if all_rows else whole.parameters.biases[-1],
+        features=None if whole.features is None else torch.searchsorted(kept[spec.L - 1], whole.features),
         buffers={name: _gathered(spec, name, tensor, kept) for name, tensor in whole.buffers.items()},
     )
 

@@ -25,6 +25,7 @@ class EagerEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        data = data.with_views(plan.views)
 
         def learn_epoch(scope: RngScope, coefficients: Coefficients) -> EpochReport:
             work, tally = Workspace.whole(learner, plan), Tally(plan, scope.epoch)

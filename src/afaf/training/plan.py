@@ -28,6 +28,7 @@ class Step:
     labels: Tensor  # output rows
     logits: Tensor
     parameters: Parameters
+    features: Tensor | None = None  # (images, values), if the plan has `features`: the values that `feature_neurons` (step.py) have
 
 
 Loss = Callable[[Step], Tensor]
@@ -55,7 +56,9 @@ class LearningPlan:
     norm_neurons: dict[int, Tensor] | None = None  # layer -> 1 for neurons to which norm_moves applies (None: all); others use running ones
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     masked_outputs: Tensor | None = None  # output rows whose weights count as 0 in this task; only their biases enter the loss
-    logits_only: bool = False  # the loss reads logits and labels only, see `part_suffices`
+    logits_only: bool = False  # the loss reads logits, labels and features only, see `part_suffices`
+    features: bool = False  # it reads `Step.features`
+    views: int = 1  # of each image in a batch, which counts them: next to each other, each with a crop of its own
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last,
     rewire_until: float = 100.0  # percent of the epochs

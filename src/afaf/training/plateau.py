@@ -11,13 +11,12 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from afaf.network.forward import forward
 from afaf.training.learner import Learner
 from afaf.training.named import Named, forget_tensors, keep_tensors, kept_tensors, state_dict
 from afaf.training.optimisers import reset_optimiser
 from afaf.training.plan import LearningPlan, Step
 from afaf.training.schedules import ReduceOnPlateau
-from afaf.training.step import mask_outputs
+from afaf.training.step import answer, feature_neurons, mask_outputs
 from afaf.training.task_data import TaskData
 
 KEPT = "schedule"
@@ -85,10 +84,10 @@ class Plateau:
 def loss_on(learner: Learner, plan: LearningPlan, data: TaskData) -> float:
     """The loss of a plan on images that it does not learn from, in evaluation mode."""
     network, total = learner.network, torch.zeros((), dtype=torch.float64, device=learner.network.device)
-    parameters = mask_outputs(network.parameters, plan.masked_outputs)
+    parameters, neurons = mask_outputs(network.parameters, plan.masked_outputs), feature_neurons(learner, plan)
     for samples in torch.arange(len(data), device=data.device).split(BATCH):
         images, labels = data.batch(samples)
-        step = Step(images, labels, forward(network.spec, parameters, images), network.parameters)
-        total += plan.loss(step) * len(samples)
+        logits, features = answer(network.spec, parameters, images, neurons)
+        total += plan.loss(Step(images, labels, logits, network.parameters, features)) * len(samples)
     penalty = 0.0 if plan.penalty is None or plan.penalty.proximal else float(plan.penalty(network.parameters))
     return float(total) / len(data) + penalty

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from afaf.network.forward import Parameters, Training, forward
+from afaf.network.forward import EVALUATION, Mode, Parameters, Training, forward
 from afaf.network.spec import NetworkSpec
 from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import FoldedTrunk, InplaceForward, fold_trunk
@@ -40,6 +40,7 @@ class Workspace:
     neurons: dict[int, Tensor] = field(default_factory=dict)  # layer -> indices of the kept neurons; absent if all are kept
     rows: Tensor | None = None  # indices of the kept output rows, None if all are kept
     output_biases: Tensor | None = None  # of all rows: the logits of rows that are not kept; None if all are kept
+    features: Tensor | None = None  # places of the `feature_neurons` among the kept ones
     buffers: Named = field(default_factory=dict)  # the optimiser's, by BUFFER/PARAMETER
     coefficients: Sequence[Number] = ()  # the optimiser's, of the present step
     epoch_coefficients: Coefficients = field(default_factory=list)  # of every step of the present epoch
@@ -49,8 +50,8 @@ class Workspace:
     def whole(cls, learner: Learner, plan: LearningPlan) -> Workspace:
         network = learner.network
         moving = {l: learner.ledger.owned_by(l, plan.task).to(network.dtype) for l in range(plan.first_trainable, network.spec.E + 1)}
-        masks = (moving, plan.biases, plan.norms, plan.norm_neurons, plan.grad_mask)
-        return cls(network.spec, plan, network.parameters, learner.importance, *masks, buffers=learner.optimiser_state)
+        masks, features = (moving, plan.biases, plan.norms, plan.norm_neurons, plan.grad_mask), feature_neurons(learner, plan)
+        return cls(network.spec, plan, network.parameters, learner.importance, *masks, features=features, buffers=learner.optimiser_state)
 
     def mode(self, scope: RngScope, samples: Tensor) -> Training:
         """The forward mode of a training step on these images."""
@@ -171,15 +172,36 @@ class Workspace:
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
     """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
     leaves = work.leaves()
-    logits = forward(work.spec, work.masked(work.as_read(leaves)), h, mode=mode, start=work.entry).to(work.parameters.weights[-1].dtype)
+    logits, features = answer(work.spec, work.masked(work.as_read(leaves)), h, work.features, mode, work.entry)
+    logits = logits.to(work.parameters.weights[-1].dtype)
     if work.rows is not None and work.output_biases is not None:
         logits = work.output_biases.repeat(len(h), 1).index_copy(1, work.rows, logits)
-    loss = work.plan.loss(Step(h, labels, logits, leaves))
+    loss = work.plan.loss(Step(h, labels, logits, leaves, features))
     if work.plan.loss_penalty is not None:
         loss = loss + work.plan.loss_penalty(leaves)
     loss.backward()
     work.update(leaves)
     return loss.detach(), logits.detach()
+
+
+def answer(
+    spec: NetworkSpec, parameters: Parameters, h: Tensor, neurons: Tensor | None, mode: Mode = EVALUATION, start: int = 1
+) -> tuple[Tensor, Tensor | None]:
+    """The logits, and the values of these neurons of the last hidden layer, if any are asked for."""
+    if neurons is None:
+        return forward(spec, parameters, h, mode=mode, start=start), None
+    last = forward(spec, parameters, h, mode=mode, start=start, stop=spec.L - 1)
+    by_neuron = last.flatten(1).unflatten(1, (parameters.weights[-1].shape[1], -1))
+    return forward(spec, parameters, last, mode=mode, start=spec.L - 1), by_neuron[:, neurons].flatten(1)
+
+
+def feature_neurons(learner: Learner, plan: LearningPlan) -> Tensor | None:
+    """The neurons whose values a loss reads as features: of the last hidden layer the task's, or all if it has no sub-network."""
+    spec, record = learner.network.spec, learner.ledger.record_of(plan.task)
+    if not plan.features:
+        return None
+    selected = torch.arange(spec.layer(spec.L - 1).size) if record is None else record.selected(spec, spec.last_hidden)
+    return selected.to(learner.network.device)
 
 
 def start_optimiser(learner: Learner, plan: LearningPlan, first_epoch: int) -> None:

@@ -6,6 +6,7 @@ Which images form a batch, how they are cropped and which are flipped are functi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class TaskData:
     """Images (n, channels, height, width) or vectors (n, features), with their labels (output rows), ready to be cut into batches.
 
     Several parts may be joined, each with its own preparation. With `rotations` = 4, sample 4 i + v is image i turned v times by 90
-    degrees, and its label is v more than the image's; without, a sample is an image.
+    degrees, and its label is v more than the image's; without, a sample is an image. `with_views` gives several crops of each.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class TaskData:
             self.images = torch.from_numpy(np.concatenate([_channels_first(part, None if same else channels) for part in stored])).to(at)
         if rotations > 1 and (self.images.dim() != 4 or self.images.shape[2] != self.images.shape[3]):
             raise DataError(f"rotations need square images; these are {tuple(self.images.shape[1:])}: set parts.rotations=false")
-        self.rotations = rotations
+        self.rotations, self.views = rotations, 1
         labels = torch.from_numpy(np.concatenate([split.labels for split, _ in parts]))
         self.labels = (labels[:, None] + torch.arange(rotations)).flatten().to(self.device)
         preparations = list(dict.fromkeys(preparation for _, preparation in parts))
@@ -90,23 +91,30 @@ class TaskData:
         table = torch.tensor([row * (width // len(row)) for row in rows], dtype=self.dtype, device=self.device)
         return table[:, :, None, None] if self.images.dim() == 4 else table
 
+    def with_views(self, views: int) -> TaskData:
+        """The same images, each so many times in a row, with crops and flips of its own each time."""
+        data = copy(self)
+        data.views, data.labels = views, self.labels.view(-1, self.rotations).repeat_interleave(views, 0).flatten()
+        return self if views == 1 else data
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def order(self, scope: RngScope) -> Tensor:
-        """The order in which an epoch sees the samples: all rotations of an image together."""
-        draw = generator(scope.seed, "order", scope.task, scope.phase, scope.epoch)
-        order = torch.randperm(len(self) // self.rotations, generator=draw)
-        return (order[:, None] * self.rotations + torch.arange(self.rotations)).flatten().to(self.device)
+        """The order in which an epoch sees the samples: all rotations and views of an image together."""
+        draw, each = generator(scope.seed, "order", scope.task, scope.phase, scope.epoch), self.rotations * self.views
+        order = torch.randperm(len(self) // each, generator=draw)
+        return (order[:, None] * each + torch.arange(each)).flatten().to(self.device)
 
     def batch(self, samples: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
-        """The samples of these numbers and their labels; with a scope they are augmented, keyed by it and by image."""
-        index = samples // self.rotations if self.rotations > 1 else samples
-        x = self._cropped(index, scope) if scope and self.crops else self.images[self._places(index)]
+        """The samples of these numbers and their labels; with a scope they are augmented, keyed by it, by image and by view."""
+        view = samples // self.rotations if self.rotations > 1 else samples
+        index = view // self.views if self.views > 1 else view
+        x = self._cropped(index, view, scope) if scope and self.crops else self.images[self._places(index)]
         group = self._group[index] if len(self.mean) > 1 else 0
         x = (x.to(self.device).to(self.dtype) - self.mean[group]) / self.std[group]
         if scope and self.resizes:
-            x = self._resized(x, index, scope)
+            x = self._resized(x, index, view, scope)
         if self.channels is not None and x.shape[1] != self.channels:
             x = x.expand(-1, self.channels, -1, -1)
         return (_turned(x, samples % self.rotations) if self.rotations > 1 else x), self.labels[samples]
@@ -124,12 +132,12 @@ class TaskData:
         index = index.to(self.images.device)
         return index if self._in_file is None else self._in_file[index]
 
-    def _resized(self, x: Tensor, index: Tensor, scope: RngScope) -> Tensor:
+    def _resized(self, x: Tensor, index: Tensor, view: Tensor, scope: RngScope) -> Tensor:
         """A random square window of half to all of the image's height, enlarged to the image's size, flipped half of the time."""
         resized = self._resizes_of[self._group[index]]
-        u = [integers_at(scope.key(name), 1 << 16, index).to(x.dtype) / ((1 << 16) - 1) for name in ("side", "top", "left")]
+        u = [integers_at(scope.key(name), 1 << 16, view).to(x.dtype) / ((1 << 16) - 1) for name in ("side", "top", "left")]
         side = torch.where(resized, 0.5 + 0.5 * u[0], 1)
-        flip = torch.where(resized & integers_at(scope.key("flip"), 2, index).bool(), -1.0, 1.0).to(x.dtype)
+        flip = torch.where(resized & integers_at(scope.key("flip"), 2, view).bool(), -1.0, 1.0).to(x.dtype)
         middle = [(1 - side) * (2 * place - 1) for place in u[1:]]  # of the window, where -1 and 1 are the borders of the image
         transform = torch.zeros(len(x), 2, 3, dtype=x.dtype, device=x.device)
         transform[:, 0, 0], transform[:, 0, 2] = side * flip, middle[1]
@@ -137,13 +145,13 @@ class TaskData:
         grid = F.affine_grid(transform, list(x.shape), align_corners=False)
         return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
-    def _cropped(self, index: Tensor, scope: RngScope) -> Tensor:
+    def _cropped(self, index: Tensor, view: Tensor, scope: RngScope) -> Tensor:
         """A random crop of the reflect-padded image, flipped half of the time: one gather, no padded copy."""
         height, width = self.images.shape[2:]
         augmented = self._crops_of[self._group[index]].to(self.images.device)
-        index = index.to(self.images.device)
-        shifts = [(integers_at(scope.key(name), 2 * PAD + 1, index) - PAD) * augmented for name in ("crop rows", "crop columns")]
-        flip = integers_at(scope.key("flip"), 2, index).bool() & augmented
+        index, view = index.to(self.images.device), view.to(self.images.device)
+        shifts = [(integers_at(scope.key(name), 2 * PAD + 1, view) - PAD) * augmented for name in ("crop rows", "crop columns")]
+        flip = integers_at(scope.key("flip"), 2, view).bool() & augmented
         rows = _reflected(torch.arange(height, device=index.device) + shifts[0][:, None], height)
         columns = _reflected(torch.arange(width, device=index.device) + shifts[1][:, None], width)
         columns = torch.where(flip[:, None], columns.flip(1), columns)

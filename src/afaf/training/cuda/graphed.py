@@ -53,6 +53,7 @@ class GraphedEngine:
 
     def learn(self, learner: Learner, plan: LearningPlan, data: TaskData, on_epoch: OnEpoch | None = None, first_epoch: int = 0) -> None:
         """Learn from `first_epoch` to the plan's last, rewiring in between."""
+        data = data.with_views(plan.views)
         start_optimiser(learner, plan, first_epoch)
         kept = neurons_that_matter(learner, plan)
         with at_work(self.precision, learner.network.device):

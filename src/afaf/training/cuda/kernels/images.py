@@ -117,7 +117,7 @@ def can_crop(data: TaskData) -> bool:
     large enough to be mirrored once."""
     return (
         data.images.dim() == 4
-        and data.rotations == 1
+        and data.rotations == data.views == 1
         and min(data.images.shape[2:]) > PAD
         and data.images.device.type == data.device.type
         and data.crops
