@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
+from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.network.ops import Norm
 from afaf.subnets import rewire
 from afaf.training.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
 from afaf.training.cuda.graphed import GraphedEngine
@@ -163,6 +165,32 @@ def test_gains_may_move_while_statistics_stand_still() -> None:
     for engine in (CompactEngine(), GraphedEngine()):
         world.engine = engine
         for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_norms_of_other_neurons_stand_still() -> None:
+    """Also those of neurons that are not fixed, and that earlier tasks' connections lead on from into the task's neurons."""
+    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 30, "W_1": 60}, fixed={"all": 0, "output": 100})
+    world = world_of(SpaceNet, SpaceNetOptions(norms="own"), norm="batch", sparse=sparse, dtype=torch.float64)
+    past: list[tuple[int, Norm]] = []
+
+    def remember(learner: Learner, context: TaskContext) -> None:
+        past[:] = [(layer, norm.clone()) for layer, norm in learner.network.parameters.norms.items()]
+
+    def watch(learner: Learner, context: TaskContext) -> None:
+        record = learner.ledger.record_of(context.task)
+        assert record is not None
+        for layer, before in past:
+            others = torch.ones(learner.network.spec.layer(layer).size, dtype=torch.bool)
+            others[record.selected(learner.network.spec, layer)] = False
+            for old, new in zip(before.tensors().values(), learner.network.parameters.norms[layer].tensors().values(), strict=True):
+                assert torch.equal(old[others], new[others])
+            assert not torch.equal(before.mean[~others], learner.network.parameters.norms[layer].mean[~others])
+
+    eager = numbers(world.learn(before_task=remember, after_task=watch))
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn(before_task=remember, after_task=watch)), strict=True):
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 

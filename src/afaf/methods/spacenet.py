@@ -27,6 +27,7 @@ class SpaceNetOptions(SparseOptions):
     block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their weights are constant (released code)
     biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
+    norms: Literal["all", "own"] = "all"  # which move: all (released code), or those of the task's own neurons (strict isolation: always)
     reset_importance: bool = False  # forget the importance of a dropped connection
 
 
@@ -56,11 +57,12 @@ class SpaceNet(SparseMethod[S]):
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
         network, ledger, options = learner.network, learner.ledger, self.options
-        record, norm_moves = ledger.record_of(context.task), options.norm_moves or context.task == 1
+        record, norm_moves = ledger.record_of(context.task), options.norm_moves or self.strict or context.task == 1
         assert record is not None, "start comes before plan"
         unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
-        moving_norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
-        norms = own_norms(network.spec, record, unfixed) if self.strict else moving_norms
+        own = self.strict or options.norms == "own"
+        moving = own_norms(network.spec, record, unfixed) if own else {layer: unfixed[layer] for layer in network.parameters.norms}
+        norms = moving if norm_moves else {}
         rewire = self._rewire(learner, context.task)
         biases = own_biases(network.spec, record, unfixed, norms)
         if options.biases == "unfixed":
@@ -73,8 +75,8 @@ class SpaceNet(SparseMethod[S]):
             first_trainable=record.l_reuse,
             biases=biases | {network.spec.E: own_rows.to(network.dtype)},
             norms=norms,
-            norm_moves=norm_moves or self.strict,
-            norm_neurons=norms if self.strict else None,
+            norm_moves=norm_moves,
+            norm_neurons=norms if own else None,
             grad_mask=unfixed if options.block_gradient else {},
             masked_outputs=~own_rows,
             logits_only=True,

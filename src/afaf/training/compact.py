@@ -98,11 +98,11 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
         cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
         above = {s: cone[s] if s >= top else marked[s] for s in spec.groups}
         cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
-    norms_by_neuron = plan.norm_neurons is not None  # then padding with free neurons is simpler, see `_by_batch`
+    norms_by_neuron = plan.norm_neurons is not None  # then padding with idle neurons is simpler, see `_by_batch`
     by_group = {}
     for s, neurons in cone.items():
-        free = ~ledger.is_fixed(s) if norms_by_neuron and s in spec.hidden_groups else None
-        by_group[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), free)
+        idle = _idle(learner, s) if norms_by_neuron and s in spec.hidden_groups else None
+        by_group[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), idle)
     return {number: by_group[layer.group] for number, layer in enumerate(spec.layers, 1)}
 
 
@@ -151,13 +151,25 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
 def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Tensor | bool] | None:
     """Where the plan lets norms belong to neurons: which of the kept ones use the batch's statistics in a step.
 
-    Free neurons that the task has not selected lead nowhere. So they may use them, too, which is simpler where no fixed neuron is kept;
-    `scatter` leaves their statistics as they were.
+    Idle neurons may use them as well as the task's own: `scatter` leaves their statistics as they were. Where no others are kept, no
+    neuron has to be told from another.
     """
     if plan.norm_neurons is None:
         return None
-    fixed = {layer: learner.ledger.is_fixed(layer)[kept[layer]] for layer in plan.norm_neurons}
-    return {layer: True if not bool(fixed[layer].any()) else (~fixed[layer]).to(mask.dtype) for layer, mask in plan.norm_neurons.items()}
+    spec, found = learner.network.spec, dict[int, Tensor | bool]()
+    for layer, own in plan.norm_neurons.items():
+        mask = own.bool()[kept[layer]] | _idle(learner, spec.layer(layer).group)[kept[layer]]
+        found[layer] = True if bool(mask.all()) else mask.to(own.dtype)
+    return found
+
+
+def _idle(learner: Learner, group: int) -> Tensor:
+    """The free neurons of a group that lead nowhere, and will not while the task is learned unless it has selected them."""
+    ledger, free = learner.ledger, ~learner.ledger.is_fixed(group)
+    for edge, owner in zip(learner.network.spec.edges, ledger.owners, strict=True):
+        if edge.source_group == group and not edge.diagonal:
+            free = free & ~(owner > 0).any(dim=2).any(dim=0)
+    return free
 
 
 def _gathered(spec: NetworkSpec, name: str, buffer: Tensor, kept: Kept) -> Tensor:
