@@ -11,9 +11,9 @@ import torch
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.evaluation.router import WEIGHTS, Router
+from afaf.evaluation.activations import first_task_activations
+from afaf.evaluation.router import WEIGHTS, Router, add_images
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
-from afaf.heads.sums import Sums
 from afaf.network.net import Network
 from afaf.network.zoo import describe
 from afaf.runs.job import Job
@@ -96,7 +96,7 @@ def test_the_router_knows_nothing_but_sums() -> None:
     memory = results.model.learner.memory
     router = Router(4, 3)
     everything = TaskData([(Split(task.train.images, task.train.labels), task.preparation) for task in data])
-    sums = router._add(memory, Sums.empty(32), everything)
+    sums = add_images(None, router._features(results.model.learner), everything)
     alone: dict[str, torch.Tensor] = {}
     router._solve(alone, sums, everything)
     assert torch.allclose(memory["weights/router_head"], alone["weights/router_head"], atol=1e-3)
@@ -151,3 +151,34 @@ def test_vectors_are_refused(settings: dict[str, Any]) -> None:
 def test_a_patch_larger_than_the_images_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"parts\.patch"):
         afaf.run(stream(), "afaf", settings={"parts.router": "ridge", "parts.patch": 9})
+
+
+@pytest.mark.parametrize("network", ["mlp", "resnet10"])
+def test_the_first_tasks_activations_serve_all_tasks(network: str) -> None:
+    """Features of an image are the same bits before and after the second task, and what is kept is what the costs say."""
+    settings = {**QUICK, **ON, "network.name": network, "method.strict": True, "parts.activations": True, "network.outputs": "grown"}
+    settings |= {"network.width": 12 if network == "resnet10" else 60, "sparse.alloc": 30, "sparse.density": 100}
+    features, x = [], torch.randn(4, 1, 8, 8)
+    for tasks in (1, 2):
+        results = afaf.run(stream()[:tasks], "spacenet", device="cpu", settings=settings)
+        assert results.model is not None
+        features.append(first_task_activations(results.model.learner)(x))
+    assert torch.equal(features[0], features[1])
+    assert torch.allclose(features[0].norm(dim=1), torch.ones(4))
+    costs = costs_of(Job(stream()[:2], "spacenet", settings=settings))
+    memory = results.model.learner.memory
+    assert sum(tensor.nbytes for name, tensor in memory.items() if name.startswith("router/")) == costs.kept["router: Gram matrix and sums"]
+    assert results.params == costs.params
+
+
+def test_activations_need_neurons_that_never_change() -> None:
+    with pytest.raises(ConfigError, match=r"parts\.activations"):
+        afaf.run(stream(), "spacenet", device="cpu", settings={**QUICK, **ON, "parts.activations": True})
+
+
+def test_a_contrastive_term_changes_what_is_learned_and_nothing_else() -> None:
+    runs = [afaf.run(stream(), "spacenet", device="cpu", settings={**QUICK, "parts.contrastive": strength}) for strength in (0.0, 0.5)]
+    models = [run.model.learner for run in runs if run.model is not None]
+    assert not torch.equal(models[0].network.weight(2), models[1].network.weight(2))
+    assert models[0].network.spec == models[1].network.spec
+    assert runs[0].params == runs[1].params

@@ -16,7 +16,8 @@ from afaf.errors import ConfigError, FileError
 from afaf.lifelong import export as exporting
 from afaf.lifelong.export import export, inference_of, open_onnx, open_torch
 from afaf.lifelong.model import Lifelong
-from afaf.storage.compacted import InferenceModule, neurons_that_answer
+from afaf.network.subnetwork import neurons_that_answer
+from afaf.storage.compacted import InferenceModule
 from conftest import small_stream
 
 
@@ -76,8 +77,8 @@ def test_labels_are_in_the_metadata(tmp_path: Path) -> None:
 def test_every_neuron_left_reaches_an_output_and_every_one_removed_reaches_none() -> None:
     model, images = learned()
     rows = torch.tensor(list(model.life.known.values()))
-    kept = neurons_that_answer(model.learner, rows)
     spec = model.spec
+    kept = neurons_that_answer(spec, model.learner.network.parameters, rows)
     for l in range(2, spec.L):
         above = kept[l + 1] if l + 1 < spec.L else rows
         reaches = (model.learner.network.weight(l)[above] != 0).any(2).any(0)

@@ -288,6 +288,7 @@ class Lifelong:
                 plan.schedule, plan.rewire_until = SCHEDULE, REWIRE_UNTIL
             if isinstance(plan.loss, CrossEntropy):
                 plan.loss = self._loss(plan, train, with_negatives) or plan.loss
+            parts.adjust(plan)
 
         try:
             with at_work(config.run.precision, device), suitable_threads(self.spec, config.learn.batch_size):

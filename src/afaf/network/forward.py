@@ -28,6 +28,10 @@ class Parameters:
     biases: list[Tensor]
     norms: dict[int, Norm] = field(default_factory=dict)
 
+    def to(self, device: torch.device | str) -> Parameters:
+        norms = {layer: Norm(*(tensor.to(device) for tensor in norm.tensors().values())) for layer, norm in self.norms.items()}
+        return Parameters([weight.to(device) for weight in self.weights], [bias.to(device) for bias in self.biases], norms)
+
 
 class Mode:
     """Evaluation: no dropout, running statistics, nothing cut."""

@@ -1,25 +1,29 @@
 """Parts that go beyond the paper, each a switch that works with every method: the section `parts` of a configuration.
 
-A part changes the task that a method sees (rotation self-labels: four outputs a class), or the answer made of its logits (the router).
+A part changes the task that a method sees (rotation self-labels: four outputs a class), adds a term to the loss (contrastive), or changes
+the answer made of the logits (mirror, router).
 Methods and engines do not know of them. docs/beyond.md says what each is worth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
 
-from afaf.bounds import Count, Within
+from afaf.bounds import Count, NotNegative, Within
 from afaf.costing.predict import Costs
 from afaf.errors import ConfigError
+from afaf.evaluation.activations import activation_count
 from afaf.evaluation.router import Router
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, Predictor, class_logits
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline, Preparation, Split, Task, stratified
 from afaf.training.learner import Learner
+from afaf.training.losses import SupervisedContrastive, total
+from afaf.training.plan import LearningPlan
 from afaf.training.task_data import TaskData
 
 
@@ -27,7 +31,9 @@ from afaf.training.task_data import TaskData
 class PartsSettings:
     rotations: bool = False  # rotation self-labels: four outputs a class
     mirror: bool = False  # answer with the mean over an image and its mirror image, for classes learned with mirror images
+    contrastive: NotNegative = 0.0  # strength of a supervised contrastive loss on the last hidden layer
     router: Literal["none", "ridge"] = "none"  # ridge on patches beside the network's logits
+    activations: bool = False  # the router also reads the first task's neurons; needs strict isolation
     filters: Annotated[int, Within(1, 1 << 16)] = 256  # of the router; each gives 8 features
     patch: Count = 6  # side of its filters, in pixels
     held_out: Annotated[float, Within(0, 1, above=True, below=True)] = 0.05  # share of training images that choose the router's weight
@@ -36,8 +42,10 @@ class PartsSettings:
     def outputs_per_class(self) -> int:
         return ROTATIONS if self.rotations else 1
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse parts that such inputs cannot have."""
+    def check(self, shape: tuple[int, ...], strict: bool) -> None:
+        """Refuse parts that such inputs cannot have, or a method that is not strict."""
+        if self.activations and not strict:
+            raise ConfigError("parts.activations needs neurons that never change: set method.strict=true, or parts.activations=false")
         if self.rotations and (len(shape) != 3 or shape[1] != shape[2]):
             raise ConfigError(f"parts.rotations needs square images; this stream brings inputs of shape {shape}: set parts.rotations=false")
         if self.mirror and len(shape) != 3:
@@ -56,17 +64,21 @@ class PartsSettings:
         names = tuple(tuple(f"{name}, rotation {v}" for name in names for v in range(k)) for names in outline.class_names)
         return replace(outline, class_names=names, train_counts=tuple(k * count for count in outline.train_counts))
 
-    def add_costs(self, costs: Costs, spec: NetworkSpec, outline: Outline) -> Costs:
-        """The costs with those of the parts: rotations and the mirror multiply an answer, the router adds its head and its sums."""
+    def add_costs(self, costs: Costs, spec: NetworkSpec, outline: Outline, neurons: Mapping[int, int]) -> Costs:
+        """The costs with those of the parts: rotations and the mirror multiply an answer, the router adds its head and its sums.
+
+        `neurons` are those of the first task's sub-network, by group.
+        """
         views = self.outputs_per_class * (2 if self.mirror else 1)
         inference, params, kept = costs.inference_flops * views, costs.params, dict(costs.kept)
         if self.mirror:
             kept["mirrored classes"] = 4 * outline.n_classes
         if self.router == "ridge":
             router, n = Router(self.filters, self.patch), outline.n_classes
-            params += router.params(spec.input_shape[0], n)
-            kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline))
-            inference += router.flops(spec.input_shape, n)
+            activations = activation_count(spec, neurons) if self.activations else 0
+            params += router.params(spec.input_shape[0], n, activations)
+            kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline), activations)
+            inference += router.flops(spec.input_shape, n, activations)
         return replace(
             costs,
             params=params,
@@ -94,7 +106,7 @@ class Parts:
 
     def __init__(self, settings: PartsSettings, seed: int, device: torch.device, dtype: torch.dtype):
         self.settings, self.seed, self.device, self.dtype = settings, seed, device, dtype
-        self.router = Router(settings.filters, settings.patch) if settings.router == "ridge" else None
+        self.router = Router(settings.filters, settings.patch, settings.activations) if settings.router == "ridge" else None
 
     @property
     def any(self) -> bool:
@@ -115,6 +127,11 @@ class Parts:
         labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
         mirrored = tuple(c for task in tasks for c in task.classes if task.preparation.augment != "none")
         return PreparedTask(rows, self._data([*labelled, *negatives], k), images, held_out, mirrored)
+
+    def adjust(self, plan: LearningPlan) -> None:
+        """Add the parts' terms to a plan's loss."""
+        if self.settings.contrastive:
+            plan.loss, plan.features = total(plan.loss, SupervisedContrastive(self.settings.contrastive)), True
 
     def finish(self, prepared: PreparedTask, learner: Learner, predict: Predictor) -> None:
         """After a task is learned; `predict` gives the logits of all output rows."""

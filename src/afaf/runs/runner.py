@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from afaf.errors import ConfigError, StoppedError
+from afaf.evaluation.by_task import predictor_by_task
 from afaf.evaluation.metrics import hardly_learned, has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
-from afaf.methods.base import TaskContext
+from afaf.methods.base import Predictor, TaskContext
 from afaf.network.net import Network
 from afaf.network.zoo import network_name
 from afaf.runs.checkpoint import Checkpoints, Restored
@@ -186,14 +187,16 @@ class Run:
         prepared = self.parts.prepare(tasks)
         held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks]) if self.config.learn.plateau else None
         context = TaskContext(numbers[-1], prepared.rows, prepared.data, held_out, self._warn)
-        train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position)
-        self.parts.finish(prepared, self.learner, self.method.predictor(self.learner))
+        train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position, self.parts.adjust)
+        if self.parts.any:
+            self.parts.finish(prepared, self.learner, self._predictor())
         self.progress.seconds_learning += time.perf_counter() - self._learning
 
     def _evaluate(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R after this task; score the next task, too, for forward transfer."""
         last, progress = numbers[-1], self.progress
-        scores = [self._score(self.stream[i]) for i in range(last)]
+        general = self._predictor()
+        scores = [self._score(self.stream[i], general) for i in range(last)]
         progress.R[last - 1] = [score.class_il for score in scores]
         progress.R_task_il[last - 1] = [score.task_il for score in scores]
         progress.R_task_il_unmasked[last - 1] = [score.task_il_unmasked for score in scores]
@@ -201,7 +204,7 @@ class Run:
         progress.confusion = np.concatenate([score.confusion for score in scores]).tolist()
         rows = self.learner.network.spec.n_classes
         if last < len(self.stream) and rows > self.stream[last].classes[-1] * self.learner.outputs_per_class:
-            progress.before[last] = self._score(self.stream[last]).task_il
+            progress.before[last] = self._score(self.stream[last], general).task_il
         self._warn_if_guessing(numbers)
         self.emit(TaskEnded(self.job, numbers, progress.R[last - 1], progress.R_task_il[last - 1]))
         if self.folder is not None:
@@ -245,11 +248,16 @@ class Run:
             words += f"; everything up to here is saved. Continue with: {resume_command(self.folder.path)}"
         raise StoppedError(words, self.stop.exit_code)
 
-    def _score(self, task: Task) -> TaskScore:
+    def _predictor(self) -> Predictor:
+        """From images to logits of output rows, the task unknown."""
+        predict = self.method.predictor(self.learner)
+        return predictor_by_task(self.learner) if predict is self.learner.network else predict
+
+    def _score(self, task: Task, general: Predictor) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
-        general, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
+        known = self.method.predictor(self.learner, task.number)
         predict = self.parts.predictor(self.learner, general)
-        predict_task = None if general is known else self.parts.predictor(self.learner, known)
+        predict_task = None if known is self.learner.network else self.parts.predictor(self.learner, known)
         return score_task(predict, feed, task.classes, self.learner.seen_classes, self.config.evaluate, predict_task)
 
     def _feed(self, parts: list[Any]) -> TaskData:

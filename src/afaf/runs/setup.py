@@ -19,6 +19,7 @@ from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
 from afaf.runs.presets import with_presets
 from afaf.streams.tasks import Outline, Stream
+from afaf.subnets.sizes import sizes
 from afaf.training.named import state_dict
 
 
@@ -57,7 +58,7 @@ def set_up(
     chosen, given = config.network, config.network.name if network is None else network
     options = {"norm": chosen.norm, "dropout_at": chosen.dropout_at, "width": chosen.width}
     outputs = config.parts.outputs(outline)
-    config.parts.check(outline.input_shape)
+    config.parts.check(outline.input_shape, strict=getattr(config.method, "strict", False))
     spec = describe(given, outline.input_shape, outputs.n_classes, dropout=chosen.dropout, **options)
     built = kind(config.method, config.settings)
     built.check(spec, outputs)
@@ -76,5 +77,7 @@ def costs_of(job: Job) -> Costs:
     job.check()
     outline = job.outline()
     setup = set_up(outline, job.method_class, *job.tables, network=job.network)
-    parts = setup.config.parts
-    return parts.add_costs(predict_costs(setup.spec, parts.outputs(outline), setup.method), setup.spec, outline)
+    parts, outputs = setup.config.parts, setup.config.parts.outputs(outline)
+    sparse = setup.config.sparse
+    first = sizes(setup.spec, sparse.alloc, sparse.density, sparse.fixed, 1, outputs.classes_per_task[0]).alloc if parts.activations else {}
+    return parts.add_costs(predict_costs(setup.spec, outputs, setup.method), setup.spec, outline, first)

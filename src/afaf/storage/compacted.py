@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from afaf.network.forward import Parameters, forward
-from afaf.network.ledger import reached_back
 from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
+from afaf.network.subnetwork import neurons_that_answer, part_of
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
 
@@ -60,32 +60,11 @@ def for_inference(
     dense: bool = False,
 ) -> Inference:
     """The part of a network that computes the outputs; `labels` maps the labels to keep to their rows. `dense` keeps all neurons."""
-    spec = learner.network.spec
+    spec, whole = learner.network.spec, learner.network.parameters.to("cpu")
     rows = torch.tensor(list(labels.values()))
-    kept = {s: torch.arange(spec.layer(s).size) for s in spec.groups} if dense else neurons_that_answer(learner, rows)
-    kept[spec.L] = rows
-    whole, edges = learner.network.parameters, spec.edges
-    weights = [
-        weight.detach().cpu()[kept[edge.target_group]][:, edge.columns(kept[edge.source_group])].clone()
-        for weight, edge in zip(whole.weights, edges, strict=True)
-    ]
-    biases = [b.detach().cpu()[kept[e.target_group]].clone() for b, e in zip(whole.biases, edges, strict=True)]
-    norms = {
-        layer: Norm(*(t.detach().cpu()[kept[spec.layer(layer).group]] for t in norm.tensors().values()))
-        for layer, norm in whole.norms.items()
-    }
-    return Inference(spec, Parameters(weights, biases, norms), tuple(labels), preparation, bytes_in, temperature)
-
-
-def neurons_that_answer(learner: Learner, rows: Tensor) -> dict[int, Tensor]:
-    """The neurons of each group from which one of these outputs can be reached through live connections; of the input, all."""
-    spec = learner.network.spec
-    reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool) for s in spec.groups}
-    reach[spec.L][rows] = True
-    live = [(weight.detach().cpu() != 0).any(dim=2) for weight in learner.network.parameters.weights]
-    reach = reached_back(spec, live, reach)
-    kept = {s: torch.nonzero(marked).flatten() for s, marked in reach.items()} | {1: torch.arange(spec.layer(1).size)}
-    return {s: index if len(index) else torch.zeros(1, dtype=torch.int64) for s, index in kept.items()}  # a layer cannot be empty
+    everything = {s: torch.arange(spec.layer(s).size) for s in spec.groups} | {spec.L: rows}
+    parameters = part_of(spec, whole, everything if dense else neurons_that_answer(spec, whole, rows))
+    return Inference(spec, parameters, tuple(labels), preparation, bytes_in, temperature)
 
 
 class InferenceModule(nn.Module):

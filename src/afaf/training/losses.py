@@ -69,6 +69,22 @@ def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, output
     return loss
 
 
+@dataclass(frozen=True)
+class SupervisedContrastive:
+    """strength x the supervised contrastive loss (Khosla et al., 2020): features of the same output row attract each other."""
+
+    strength: float
+    temperature: float = 0.1
+
+    def __call__(self, step: Step) -> Tensor:
+        assert step.features is not None, "plan.features is set"
+        z = F.normalize(step.features.to(step.logits.dtype))
+        similarity, itself = z @ z.T / self.temperature, torch.eye(len(z), dtype=torch.bool, device=z.device)
+        log_share = similarity - similarity.masked_fill(itself, -1e9).logsumexp(1, keepdim=True)
+        alike = (step.labels[:, None] == step.labels) & ~itself
+        return self.strength * (-(log_share * alike).sum(1) / alike.sum(1).clamp(min=1)).mean()
+
+
 NONE_OF_MINE = -1  # the label of an image that is of no class of the task
 
 

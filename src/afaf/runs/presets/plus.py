@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from afaf.evaluation.activations import activation_count
 from afaf.evaluation.router import Router
 from afaf.methods.base import Method
 from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe, find_network
 from afaf.streams.tasks import Outline
 
-IMAGES, MOST_EPOCHS = 400_000, 100  # that a task is learned from, epochs taken together; of the stream's own network
-IMAGES_WIDE, MOST_EPOCHS_WIDE = 600_000, 200  # of others
-FEWEST_EPOCHS = 10
+IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs taken together; by the stream's own network, by others
+FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
+WIDE_PARTS = {"mirror": True, "contrastive": 0.5, "activations": True}  # measured on ResNet-18 alone
 
 
 def is_plus(method: type[Method[Any]]) -> bool:
@@ -31,11 +32,10 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None, name
     """
     wide = network != own
     filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
-    images, most = (IMAGES_WIDE, MOST_EPOCHS_WIDE) if wide else (IMAGES, MOST_EPOCHS)
     table: dict[str, Any] = {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
         "learn": {
-            "epochs": min(max(FEWEST_EPOCHS, images // max(outline.train_counts)), most),
+            "epochs": min(max(FEWEST_EPOCHS, (IMAGES_WIDE if wide else IMAGES) // max(outline.train_counts)), MOST_EPOCHS),
             "batch_size": 128,
             "lr": 0.1,
             "momentum": 0.9,
@@ -45,7 +45,7 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None, name
             "warmup": 20.0,
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
-        "parts": {"rotations": True, "router": "ridge", "filters": filters},
+        "parts": {"rotations": True, "router": "ridge", "filters": filters, **(WIDE_PARTS if wide else {})},
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
@@ -62,10 +62,11 @@ def wide_enough(network: str, outline: Outline) -> int:
         return describe(network, outline.input_shape, outline.n_classes, norm="each", width=width)
 
     budget = 4 * spec(None).dense_params
-    router = Router(FILTERS_WIDE, PATCH)
-    beside = 4 * router.params(outline.input_shape[0], outline.n_classes) + router.kept_bytes(outline.n_classes, n_tasks)
+    router, channels, classes = Router(FILTERS_WIDE, PATCH), outline.input_shape[0], outline.n_classes
     for each in range(usual, 1, -1):
         wide = spec(each * n_tasks)
+        read = activation_count(wide, {s: wide.layer(s).size // n_tasks for s in wide.hidden_groups})
+        beside = 4 * router.params(channels, classes, read) + router.kept_bytes(classes, n_tasks, read) + 4 * classes
         owners = 2 * sum(edge.inputs * edge.outputs for edge in wide.edges)
         norms = 16 * sum(wide.layer(layer).size for layer in wide.normed_layers)
         if 4 * wide.dense_params // n_tasks + owners + norms + beside <= budget:
