@@ -15,6 +15,7 @@ import pkgutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -36,14 +37,31 @@ class Forks:
         self._server.wait()
 
     def start(
-        self, arguments: list[str], log: Path, *, at: float = 0.0, first: str = "", folder: Path | None = None, ordinary: bool = False
+        self,
+        arguments: list[str],
+        log: Path,
+        *,
+        errors: Path | None = None,
+        at: float = 0.0,
+        first: str = "",
+        folder: Path | None = None,
+        ordinary: bool = False,
     ) -> int:
-        """A process that runs `afaf ARGUMENTS` in `folder` from the moment `at`, after the Python program `first`; it prints into `log`.
+        """Start `afaf ARGUMENTS` in `folder` at the moment `at`, after the Python program `first`; return the process id.
 
-        `ordinary`: permissions hold for it as for an ordinary user, even if root runs the tests.
+        It prints into `log`, and its errors into `errors` if given. `ordinary`: permissions hold for it as for an ordinary user, even if
+        root runs the tests.
         """
-        place = {"log": str(log), "folder": None if folder is None else str(folder), "ordinary": ordinary}
+        place = {"log": str(log), "errors": str(errors or ""), "folder": str(folder or ""), "ordinary": ordinary}
         return int(self._ask({"arguments": arguments, "at": at, "first": first, **place}))
+
+    def run(self, arguments: list[str], folder: Path, log: Path | None = None, first: str = "") -> subprocess.CompletedProcess[bytes]:
+        """Run `afaf ARGUMENTS` in `folder` to its end; `log` is a file or device to print to."""
+        with tempfile.TemporaryDirectory() as place:
+            out, errors = log or Path(place) / "out", Path(place) / "errors"
+            code = self.wait(self.start(arguments, out, errors=errors, first=first, folder=folder))
+            assert code is not None
+            return subprocess.CompletedProcess(arguments, code, b"" if log else out.read_bytes(), errors.read_bytes())
 
     def wait(self, process: int, limit: float | None = None) -> int | None:
         """The exit code of a process, minus the signal if one ended it; None if it had to be killed after `limit` seconds."""
@@ -118,9 +136,9 @@ def be_afaf(request: dict[str, Any]) -> None:
     try:
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
-        os.dup2(log, 2)
+        os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if request["errors"] else log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if request["folder"] is not None:
+        if request["folder"]:
             os.chdir(request["folder"])
         if request["ordinary"] and os.geteuid() == 0:
             give_up_privileges()
@@ -130,8 +148,9 @@ def be_afaf(request: dict[str, Any]) -> None:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as it is where a process was started with a closed one
+                stream.flush()
         os._exit(code)
 
 

@@ -28,6 +28,7 @@ from afaf.errors import RunError
 from afaf.runs.events import Warned
 from afaf.runs.job import Job
 from afaf.runs.results import Summary
+from forks import Forks
 
 runner = CliRunner()
 QUICK = ["--set", "learn.epochs=1", "--set", "learn.batch_size=32", "--set", "run.images=20", "--device", "cpu"]
@@ -44,14 +45,13 @@ def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
 
 
 def test_paths_are_shown_as_they_are(tmp_path: Path) -> None:
-    for name in ("try [red]", "try [", "try :dog:"):
-        out = tmp_path / name / "b]"
-        for command in (["run", "split-digits", "finetune", *QUICK, "--out", str(out)], ["report", str(out)]):
-            result = runner.invoke(app, command)
-            assert result.exit_code == 0, result.output
-            assert str(out) in result.stdout
-        again = runner.invoke(app, ["run", "split-digits", "finetune", *QUICK, "--out", str(out)])
-        assert str(out) in again.stderr
+    out = tmp_path / "try [red]" / "try [" / "try :dog:" / "b]"
+    for command in (["run", "split-digits", "finetune", *QUICK, "--out", str(out)], ["report", str(out)]):
+        result = runner.invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert str(out) in result.stdout
+    again = runner.invoke(app, ["run", "split-digits", "finetune", *QUICK, "--out", str(out)])
+    assert str(out) in again.stderr
 
 
 def test_a_demo_that_was_interrupted_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,13 +330,12 @@ def test_help_needs_no_pytorch() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
 @pytest.mark.parametrize("command", [["methods"], ["costs", "split-cifar10", "afaf", "--json"]])
-def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "afaf", *command], stdout=full, stderr=subprocess.PIPE, text=True)
+def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str], tmp_path: Path, forks: Forks) -> None:
+    done = forks.run(command, tmp_path, Path("/dev/full"))
     assert done.returncode == 1
-    assert "cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "ignored" not in done.stderr
+    assert b"cannot be written" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 4), (8, 0), (8, 0, 4)])

@@ -172,8 +172,8 @@ COMMANDS = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, Forks() as forks:
+def world(forks: Forks) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         built = build_world(Path(place) / "world", forks)
         yield built
         remove_world(built)
@@ -240,7 +240,7 @@ def fuzz(examples: int) -> settings:
 
 
 @given(arguments=COMMANDS, as_root=st.booleans())
-@fuzz(100)
+@fuzz(40)
 def test_commands_end_in_a_line(world: Path, forks: Forks, arguments: list[str], as_root: bool) -> None:
     check(world, forks, arguments, as_root)
 

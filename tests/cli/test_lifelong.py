@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -33,6 +31,7 @@ from afaf.lifelong.model import Lifelong
 from afaf.storage.description import describe
 from afaf.storage.state import stored_tensors
 from afaf.training.report import EpochReport
+from forks import Forks
 
 runner = CliRunner()
 MEASURED = Path(__file__).parents[2] / "paper" / "results" / "main.jsonl"
@@ -435,11 +434,12 @@ def test_a_network_that_would_be_too_large_is_refused_by_the_size_of_its_images(
     assert not (own / "new").exists()
 
 
+ASCII = "import sys; sys.stdout.reconfigure(encoding='ascii', errors='strict'); sys.stderr.reconfigure(encoding='ascii')"
 HOSTILE = ["a\x1b[31mred\x1b[0m", "b\u202etxt.exe", "=cmd|' /C calc'!A0", os.fsdecode(b"bad\xff"), "naïve ✓ 猫", "two\nlines", "$\\frac{"]
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Path:
     """A folder of classes with such names, learned on an ASCII terminal."""
     folder = tmp_path_factory.mktemp("hostile")
     images, _ = digits(0, per_class=4)
@@ -448,15 +448,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, image in enumerate(images):
             Image.fromarray(image).save(folder / "train" / name / f"{number}.png")
     arguments = ["learn", "train", "--model", "m.safetensors", "--size", "8", "--grey", "--epochs", "1", "--device", "cpu"]
-    done = in_ascii(folder, *arguments)
+    done = forks.run(arguments, folder, first=ASCII)
     assert done.returncode == 0, done.stderr
     assert b"wrote m.safetensors" in done.stdout
     return folder
-
-
-def in_ascii(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-m", "afaf", *arguments], cwd=folder, env=env, capture_output=True, **more)
 
 
 @pytest.mark.parametrize(
@@ -472,8 +467,8 @@ def in_ascii(folder: Path, *arguments: str, **more: Any) -> subprocess.Completed
     ],
     ids=" ".join,
 )
-def test_any_name_can_be_printed_and_none_reaches_the_terminal_as_it_is(hostile: Path, arguments: list[str]) -> None:
-    done = in_ascii(hostile, *arguments)
+def test_any_name_can_be_printed_and_none_reaches_the_terminal_as_it_is(hostile: Path, arguments: list[str], forks: Forks) -> None:
+    done = forks.run(arguments, hostile, first=ASCII)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert b"\x1b" not in done.stdout + done.stderr
@@ -488,19 +483,16 @@ def test_any_name_can_be_printed_and_none_reaches_the_terminal_as_it_is(hostile:
 
 
 @pytest.mark.parametrize("command", [["predict", "train", "--csv"], ["predict", "train"], ["predict", "train", "--json"]])
-def test_a_closed_output_is_told_in_a_line(hostile: Path, command: list[str]) -> None:
-    words = " ".join([sys.executable, "-m", "afaf", *command, "--model", "m.safetensors", ">&-"])
-    done = subprocess.run(["sh", "-c", words], cwd=hostile, stderr=subprocess.PIPE, text=True)
+def test_a_closed_output_is_told_in_a_line(hostile: Path, command: list[str], forks: Forks) -> None:
+    done = forks.run([*command, "--model", "m.safetensors"], hostile, first="import os, sys; os.close(1); sys.stdout = None")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file that is always full")
-def test_learning_has_not_failed_where_only_its_report_cannot_be_printed(own: Path) -> None:
+def test_learning_has_not_failed_where_only_its_report_cannot_be_printed(own: Path, forks: Forks) -> None:
     """A script would repeat it otherwise."""
-    arguments = [sys.executable, "-m", "afaf", "classes", "m.safetensors", "--rename", "digit-0=zero"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(arguments, cwd=own, stdout=full, stderr=subprocess.PIPE, text=True)
+    done = forks.run(["classes", "m.safetensors", "--rename", "digit-0=zero"], own, Path("/dev/full"))
     assert done.returncode == 0
     assert "zero" in Lifelong.load(own / "m.safetensors").life.known
     assert len(done.stderr.splitlines()) == 1

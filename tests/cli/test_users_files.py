@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from afaf.cli.main import app
+from forks import Forks
 
 RUN = ["--device", "cpu", "--set", "learn.epochs=1", "--set", "learn.batch_size=64", "--set", "network.name=mlp"]
 NEW = ["--size", "8", "--grey", "--network", "mlp", "--epochs", "1", "--device", "cpu", "--max-tasks", "3"]
@@ -100,19 +99,12 @@ def test_a_run_does_not_begin_among_the_users_files(name: str, tmp_path: Path) -
         assert everything(tmp_path) == before
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from afaf.runs.folder import RunFolder
-replace = os.replace
-os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-with RunFolder.create(Path(sys.argv[1])) as folder:
-    folder.write_json("config.json", {})
-"""
+KILLED = "import os, signal; os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)"  # as it is about to rename a file
 
 
-def test_what_a_killed_start_left_counts_as_nothing(tmp_path: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False).returncode == -signal.SIGKILL
+def test_what_a_killed_start_left_counts_as_nothing(tmp_path: Path, forks: Forks) -> None:
+    killed = forks.run(["run", "split-digits", "finetune", "--out", str(tmp_path), *RUN], tmp_path, first=KILLED)
+    assert killed.returncode == -signal.SIGKILL
     assert {name.partition("-")[0] for name in everything(tmp_path)} == {".lock", ".afaf"}
     result = call("run", "split-digits", "finetune", "--out", tmp_path, *RUN, "--tensorboard")
     assert result.exit_code == 0, result.output
@@ -271,18 +263,10 @@ def test_learning_leaves_the_users_backup_alone(own: Path) -> None:
         assert (own / "model.bak").read_bytes() == content
 
 
-KILLED_LEARN = """
-import os, signal, sys
-from afaf.cli.main import app
-os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-app(sys.argv[1:])
-"""
-
-
-def test_what_a_killed_learn_left_is_removed_by_the_next(own: Path) -> None:
+def test_what_a_killed_learn_left_is_removed_by_the_next(own: Path, forks: Forks) -> None:
     images, before = write_images(own / "more", "c"), everything(own)
     command = ["learn", images, "--model", own / "model", "--device", "cpu"]
-    killed = subprocess.run([sys.executable, "-c", KILLED_LEARN, *map(str, command)], check=False, capture_output=True)
+    killed = forks.run(list(map(str, command)), own, first=KILLED)
     assert killed.returncode == -signal.SIGKILL
     assert len(everything(own)) > len(before)
     result = call(*command)

@@ -310,8 +310,8 @@ def test_a_pickle_from_another_machine_goes_on_with_the_device_that_is_there() -
     assert copy.partial_fit(*patterns([2])).tasks_ == [[0, 1], [2]]
 
 
-def weights_of(model: AFAFClassifier) -> list[Any]:
-    return [t.tolist() for t in model._lifelong.learner.network.parameters.weights]
+def weights_of(model: AFAFClassifier) -> list[bytes]:
+    return [t.numpy().tobytes() for t in model._lifelong.learner.network.parameters.weights]
 
 
 LATE: list[tuple[str, Any, Any]] = [  # a parameter, a value that comes too late, and the value the model has

@@ -103,7 +103,7 @@ def test_a_task_that_was_hardly_learned_is_told_of(negatives: Any) -> None:
     labels = ["a", "b"] * 40
     x = np.random.default_rng(0).normal(0, 1, (80, 6)).astype(np.float32) + 3 * np.array([[-1], [1]] * 40, dtype=np.float32)
     for lr in (1e-9, 0.1):
-        settings = LifelongSettings(max_tasks=2, epochs=30, lr=lr, negatives=negatives)
+        settings = LifelongSettings(max_tasks=2, epochs=12, lr=lr, negatives=negatives)
         first, second = Listening(), Listening()
         begun = Lifelong.begin(x, labels, settings, torch.device("cpu")).learn(x, labels, first)
         begun.learn(x, ["c"] * 80, second)
@@ -216,14 +216,14 @@ def test_the_network_as_it_stood_cannot_be_seen_after_a_class_was_removed(model:
 @pytest.fixture(scope="module")
 def turned() -> tuple[Lifelong, NDArray[Any], list[str]]:
     """A model of afaf-plus, with rotations and a router, of four classes of bright rectangles in two calls."""
-    draw, labels = np.random.default_rng(0), [c for c in "abcd" for _ in range(30)]
+    draw, labels = np.random.default_rng(0), [c for c in "abcd" for _ in range(16)]
     x = draw.integers(0, 100, (len(labels), 8, 8, 1), dtype=np.uint8)
     for image, label in zip(x, labels, strict=True):
         height, width = {"a": (2, 2), "b": (6, 2), "c": (2, 6), "d": (5, 5)}[label]
         image[1 : 1 + height, 1 : 1 + width] += 150
     settings = LifelongSettings(method="afaf-plus", max_tasks=2, settings={"parts.patch": 3, "parts.filters": 8})
-    model = Lifelong.begin(x[:60], labels[:60], settings, torch.device("cpu"))
-    return model.learn(x[:60], labels[:60]).learn(x[60:], labels[60:]), x, labels
+    model = Lifelong.begin(x[:32], labels[:32], settings, torch.device("cpu"))
+    return model.learn(x[:32], labels[:32]).learn(x[32:], labels[32:]), x, labels
 
 
 def right(model: Lifelong, x: NDArray[Any], labels: list[str]) -> float:

@@ -10,9 +10,11 @@ import torch
 
 import afaf
 from afaf.methods import BUILT_IN, find_method
+from afaf.runs.job import Job
+from afaf.runs.runner import run
 from afaf.storage.model_file import Model
 
-QUICK = {"learn.epochs": 2, "learn.batch_size": 32}
+QUICK = {"learn.epochs": 2, "learn.batch_size": 32, "run.images": 48}
 CONV = {"network.name": "small-cnn", "network.norm": "batch"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in BUILT_IN},
@@ -52,7 +54,7 @@ def test_a_run_costs_and_keeps_what_was_predicted_and_can_be_repeated(method: st
 
 @pytest.mark.parametrize("method", ["ewc", "lwf", "packnet", "isolated", "ridge"])
 def test_what_a_method_keeps_survives_the_model_file(method: str, tmp_path: Path) -> None:
-    results = afaf.run(afaf.open_stream("split-digits")[:3], method, settings=QUICK, device="cpu", out=tmp_path / "run")
+    results = run(Job(afaf.open_stream("split-digits")[:3], method, settings=QUICK, device="cpu", out=tmp_path / "run"))
     assert results.model is not None
     back = Model.load(tmp_path / "run" / "model.safetensors").learner
     memory = results.model.learner.memory

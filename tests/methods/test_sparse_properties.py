@@ -17,7 +17,7 @@ from afaf.training.settings import LearnSettings, Settings, SparseSettings
 from conftest import small_stream
 from worlds import World, probe, worlds
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def edges(learner: Learner) -> range:

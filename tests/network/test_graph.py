@@ -21,6 +21,8 @@ from afaf.network.net import Network
 from afaf.network.ops import MaxPool, parse_operation
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import NETWORKS, describe, module_values
+from afaf.runs.job import Job
+from afaf.runs.runner import run
 from afaf.runs.setup import set_up
 from afaf.storage.compacted import InferenceModule, for_inference, random_pixels
 from afaf.storage.description import Description
@@ -206,7 +208,7 @@ def learn(setup, stream) -> Learner:  # type: ignore[no-untyped-def]
     return learner
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(worlds(reuse=True))
 def test_costs_of_random_graphs_are_what_torch_counts(world: World) -> None:
     """Multiplications and additions of a dense forward pass, counted by torch, and the weights that tasks own, predicted before."""
@@ -231,7 +233,7 @@ def test_every_method_learns_a_graph_and_its_costs_are_exact(method: str, tmp_pa
     settings = {"learn.epochs": 1, "learn.batch_size": 8, "learn.lr": 0.001, "learn.momentum": 0.9, "learn.weight_decay": 0.01}
     settings |= {"run.precision": "fp32"}
     stream = small_stream([2, 2, 2])
-    results = afaf.run(stream, method, network=network, settings=settings, device="cpu", out=tmp_path / "run")
+    results = run(Job(stream, method, network=network, settings=settings, device="cpu", out=tmp_path / "run"))
     assert broken_invariants(Model.load(tmp_path / "run" / "model.safetensors").learner) == []
     assert results.params == afaf.costs(stream, method, network=network, settings=settings).params
 

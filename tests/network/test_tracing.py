@@ -180,7 +180,7 @@ def test_weights_that_cannot_be_kept_are_named(bad: str) -> None:
 def test_a_residual_module_learns_digits(method: str, make: Any) -> None:
     """As people write it, given to run as it is: each task is learned."""
     module = make(32, 99, channels=1) if make is ResNet10 else ResNeXt(64, 8)
-    settings = {"learn.epochs": 10, "learn.lr": 0.1, "run.images": 100}
+    settings = {"learn.epochs": 10, "learn.lr": 0.1, "run.images": 40}
     results = afaf.run(open_stream("split-digits")[:3], method, network=module, settings=settings, device="cpu")
     assert min(results.R_task_il[i][i] for i in range(3)) > 80
 

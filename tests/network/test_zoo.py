@@ -48,7 +48,10 @@ def test_sizes_come_from_the_network_and_pass_the_check_of_capacity(name: str, m
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
-@pytest.mark.parametrize(("method", "tasks"), [("afaf", 5), ("afaf", 20), ("spacenet", 10), ("spacenet", 20)])
+@pytest.mark.parametrize(
+    ("method", "tasks"),
+    [("afaf", 5), pytest.param("afaf", 20, marks=pytest.mark.slow), ("spacenet", 10), pytest.param("spacenet", 20, marks=pytest.mark.slow)],
+)
 def test_all_tasks_are_allocated(name: str, method: str, tasks: int) -> None:
     """Task after task gets its connections, drawn for real, with importances and responses as they come."""
     stream = small_stream([1] * tasks, side=32, per_class=3, channels=3)
@@ -101,4 +104,4 @@ def test_a_stream_of_arrays_gets_settings_that_work(vectors: bool) -> None:
     """On digits, where the preset reaches 70 percent and a convolutional network with few connections 36."""
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     stream = afaf.Stream.from_arrays(digits.data if vectors else digits.images, digits.target)
-    assert afaf.run(stream, "afaf", device="cpu").acc > 55
+    assert afaf.run(stream, "afaf", device="cpu", settings={"run.images": 60}).acc > 55

@@ -25,7 +25,7 @@ from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
 from afaf.sweeps.store import Store
 
 CPU = torch.device("cpu")
-QUICK = {"learn.epochs": 2, "run.images": 20}
+QUICK = {"learn.epochs": 2, "run.images": 10}
 AFAF = {
     "most": {},
     "random": {"method.candidates": "random"},

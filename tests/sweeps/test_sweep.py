@@ -119,7 +119,7 @@ def test_a_trial_that_ends_before_it_can_be_stopped_is_complete(tmp_path: Path, 
         def cancel(self, job: Job) -> None: ...
 
     poor_or_good: Space = {"learn.lr": Range(choices=[1e-7, 0.05]), "learn.momentum": Range(0.0, 0.5)}
-    outcome = search(tmp_path, 14, space=poor_or_good, executor=Late, tasks=tasks)
+    outcome = search(tmp_path, 8, space=poor_or_good, executor=Late, tasks=tasks)
     assert {trial.state for trial in outcome.trials} == {"complete"}
     assert all(trial.value == pytest.approx(trial.steps[(tasks or 5) - 1]) for trial in outcome.trials)
 
