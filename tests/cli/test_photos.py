@@ -139,6 +139,37 @@ def test_an_encoder_that_was_moved_is_named_and_features_are_kept(place: Path, t
     )
 
 
+def test_with_sums_of_each_class_a_class_goes_without_its_images(place: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    for folder in ("first", "second"):
+        more = ["--encoder", place / "encoder.pt2", "--class-sums"] if folder == "first" else []
+        assert call("learn", place / folder, "--model", model, *more).exit_code == 0
+    assert "never" in call("classes", model, "--remove", "blue").stdout
+    answers = [json.loads(call("predict", place / "test", "--model", path, "--json").stdout) for path in (model, place / "a.safetensors")]
+    assert answers[0] == answers[1]
+    assert call("doctor", model).exit_code == 0
+
+
+def test_a_network_is_taught_and_asked_on_features(place: Path, tmp_path: Path) -> None:
+    encoder, model, test = place / "encoder.pt2", tmp_path / "m.safetensors", place / "test"
+    begin = ["--encoder", encoder, "--method", "afaf", "--epochs", 20, "--max-tasks", 2, "--device", "cpu"]
+    assert call("learn", place / "first", "--model", model, *begin, "--grey").exit_code == 2
+    result = call("learn", place / "first", "--model", model, *begin)
+    assert result.exit_code == 0, result.output
+    assert call("learn", place / "second", "--model", model, "--cache", tmp_path / "cache", "--evaluate", test).exit_code == 0
+    assert accuracy(model, test) > 50
+    moved = tmp_path / "moved.pt2"
+    moved.write_bytes(encoder.read_bytes())
+    assert call("predict", test, "--model", model, "--encoder", moved, "--json").exit_code == 0
+    for wrong in (
+        ["evaluate", model, test, "--encoder", write_encoder(tmp_path / "strange.pt2", 1)],
+        ["export", model, "--torch", tmp_path / "out.pt2"],
+        ["learn", place / "first", "--model", model],
+        ["forget", place / "first", "--model", model],
+    ):
+        assert call(*wrong).exit_code == 2
+
+
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_an_export_holds_the_encoder(place: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
@@ -239,11 +270,11 @@ def test_a_file_chooses_the_encoder_and_its_head(place: Path, tmp_path: Path) ->
     for folder in ("first", "second"):
         assert call("learn", place / folder, "--model", model, "--config", config).exit_code == 0
     head = json.loads(call("inspect", model, "--json").stdout)["head"]
-    assert head == {"name": "lda", "options": {"shrinkage": 0.25}, "balance": False}
+    assert head == {"name": "lda", "options": {"shrinkage": 0.25}, "balance": False, "class_sums": False}
     before = model.read_bytes()
     config.write_text("[encoder]\noptions = { shrinkage = 0.5 }\n")
     assert call("learn", place / "second", "--model", model, "--config", config).exit_code == 2
-    config.write_text('[encoder]\nname = "patches"\n[learn]\nlr = 0.1\n')
+    config.write_text('[encoder]\nname = "patches"\nhead = "lda"\n[learn]\nlr = 0.1\n')
     for late in (model, tmp_path / "new.safetensors"):
         assert call("learn", place / "second", "--model", late, "--config", config).exit_code == 2
     assert model.read_bytes() == before

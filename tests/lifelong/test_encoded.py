@@ -16,6 +16,7 @@ from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Identity, Preprocessing
 from afaf.errors import ConfigError, DataError, FileError
 from afaf.heads import HEADS
+from afaf.lifelong.base import encoded_inputs
 from afaf.lifelong.choose import chosen_encoder
 from afaf.lifelong.encoded import EncodedModel, HeadSettings, is_held_out
 from afaf.lifelong.head_state import State
@@ -131,6 +132,19 @@ def test_a_removed_class_is_no_answer_until_it_is_learned_again(encoder: Encoder
         model.rename("fox", "wolf")
 
 
+def test_with_sums_of_each_class_a_removed_class_was_never_seen(encoder: Encoder) -> None:
+    x, y = images()
+    model = EncodedModel.begin(encoder, HeadSettings(class_sums=True))
+    for some in np.array_split(np.random.default_rng(0).permutation(len(y)), 3):
+        model = model.learn(model.encode(x[some], [y[i] for i in some]))
+    model = EncodedModel.from_bytes(model.to_bytes())
+    assert model.temperature > 0  # solved before, so that a stale one would be seen
+    model.remove("bee")
+    left = [i for i in range(len(y)) if y[i] != "bee"]
+    assert same(model, taught(encoder, x[left], [y[i] for i in left]))
+    assert "bee" not in model.life.every_label
+
+
 def test_a_file_brings_everything_back_but_the_encoder(encoder: Encoder, tmp_path: Path) -> None:
     x, y = images()
     model = taught(encoder, x, y)
@@ -242,7 +256,7 @@ def test_single_images_grey_images_and_odd_sizes_are_learned(encoder: Encoder) -
     rng = np.random.default_rng(0)
     for label, shape in (("grey", (1, 30, 20, 1)), ("tiny", (1, 1, 1, 3)), ("wide", (1, 4, 300, 3))):
         model = model.learn(model.encode(rng.integers(0, 256, shape, dtype=np.uint8), [label]))
-    assert model.temperature == 1.0
+    assert 0 < model.temperature < 1  # the typical one: no image was held out
     assert model.unknown_above is None
     assert np.isfinite(model.probabilities(rng.integers(0, 256, (2, 16, 16, 3), dtype=np.uint8))).all()
 
@@ -304,7 +318,11 @@ def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
     with pytest.raises(ValueError, match="encoder"):
         AFAFClassifier(method="lda").fit(x, y)
     with pytest.raises(ValueError, match="epochs"):
-        AFAFClassifier(encoder=Preset(), epochs=3).fit(x, y)
+        AFAFClassifier(encoder=Preset(), method="lda", epochs=3).fit(x, y)
+    with pytest.raises(ValueError, match="augment"):
+        AFAFClassifier(encoder=Preset(), augment="crop-flip").fit(x, y)
+    with pytest.raises(ValueError, match="image_shape"):
+        AFAFClassifier(encoder=Preset(), epochs=3).fit(x.reshape(len(x), -1), y)
 
 
 @pytest.mark.parametrize(
@@ -318,6 +336,7 @@ def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
         ("auto", None, ("epochs",), True, None),
         ("auto", "ewc", (), True, None),
         ("patches", "lda", (), True, "patches"),
+        ("patches", "ewc", ("epochs",), True, "patches"),
     ],
 )
 def test_which_encoder_a_new_model_gets(
@@ -330,7 +349,7 @@ def test_which_encoder_a_new_model_gets(
 ) -> None:
     monkeypatch.setattr(efficientnet_lite, "installed", lambda: installed)
     assert chosen_encoder(encoder, method, options) == expected
-    for wrong in (("patches", "ewc"), ("none", "lda"), ("auto", "lad")):
+    for wrong in (("none", "lda"), ("auto", "lad")):
         with pytest.raises(ConfigError, match=wrong[1]):
             chosen_encoder(*wrong)
 
@@ -345,3 +364,24 @@ def test_the_distance_of_an_image_is_that_of_the_nearest_known_class(encoder: En
     assert torch.equal(model.answers(encoded)[1], model.class_distances(encoded).amin(1))
     assert bool((model.answers(encoded)[1] >= before).all())
     assert not torch.equal(model.answers(encoded)[1], before)
+
+
+def test_a_network_learns_from_features_of_an_encoder(tmp_path: Path) -> None:
+    """Composition: the classifier on images answers as one on the encoder's features does."""
+    from afaf import AFAFClassifier
+
+    x, y = images(each=20)
+    labels, old = np.array(y), np.isin(y, LABELS[:2])
+    how = {"epochs": 15, "max_tasks": 2, "random_state": 0, "device": "cpu"}
+    model, plain = AFAFClassifier(encoder=Preset(), **how), AFAFClassifier(**how)
+    features = encoded_inputs(find_encoder(Preset()), x)
+    for some in (old, ~old):
+        model.partial_fit(x[some], labels[some])
+        plain.partial_fit(features[some], labels[some])
+    assert np.allclose(model.predict_proba(x), plain.predict_proba(features), atol=1e-6)
+    assert model.score(x[old], labels[old]) > 0.6
+    model.save(tmp_path / "m.safetensors")
+    again = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset(), image_shape=(16, 16, 3))
+    assert np.allclose(again.predict_proba(x), model.predict_proba(x), atol=1e-6)
+    with pytest.raises(ValueError, match="other weights"):
+        AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Colours(3), image_shape=(16, 16, 3)).predict(x)

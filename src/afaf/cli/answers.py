@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,9 +16,10 @@ from afaf.cli.consoles import ERR
 from afaf.encoders.cache import CachedEncoder
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
+from afaf.encoders.identity import Identity
 from afaf.errors import ConfigError
+from afaf.lifelong.base import inputs
 from afaf.lifelong.encode_files import FileParts, OnBatch
-from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.evaluate import Evaluation, evaluate
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
@@ -36,26 +38,37 @@ def if_unreadable(skip: bool) -> Unreadable:
 
 def open_ready(path: Path, device: str, encoder: str | None = None, cache: Path | None = None) -> AnyModel:
     """The model in a file, ready to answer. `encoder` is where its encoder is now, if not where the model says."""
-    if has_encoder(path):
-        model = open_encoded(path)
-        model.attach(encoder_at(encoder or model.identity.name, device, cache, model))
+    model: AnyModel = open_encoded(path) if has_encoder(path) else open_model(path, find_device(device))
+    if model.identity is None:
+        if encoder is not None or cache is not None:
+            raise ConfigError(f"{'--encoder' if encoder else '--cache'}: {path} has no encoder: leave that out")
         return model
-    if encoder is not None or cache is not None:
-        raise ConfigError(f"{'--encoder' if encoder else '--cache'}: {path} has no encoder: leave that out")
-    return open_model(path, find_device(device))
+    model.attach(encoder_at(encoder or model.identity.name, device, cache, model.identity))
+    return model
 
 
-def encoder_at(source: str, device: str, cache: Path | None, model: EncodedModel | None = None) -> Encoder:
+def encoder_at(source: str, device: str, cache: Path | None, taught_with: Identity | None = None) -> Encoder:
     """An encoder by name or file, prepared as a model was taught; with a folder in which features are kept, if one is given."""
-    encoder = find_encoder(source, find_device(device), None if model is None else model.identity.preprocessing)
+    encoder = find_encoder(source, find_device(device), None if taught_with is None else taught_with.preprocessing)
     return encoder if cache is None else CachedEncoder(encoder, cache.expanduser())
+
+
+def read_encoded(encoder: Encoder, files: Files, unreadable: Unreadable) -> tuple[NDArray[Any], list[Path]]:
+    """Image files as a network on features of an encoder takes them, and those that were read."""
+    with counted("looking at images", len(files)) as on_batch:
+        parts = FileParts(encoder, files, unreadable, SKIP, on_batch)
+        found = [inputs(encoded) for _, encoded, _ in parts]
+    return np.concatenate(found), [*map(Path, parts.read)]
 
 
 def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Answers:
     """Answers to images, in the order of `life.known`. Whether an image is of no known class, only an encoder can tell."""
     unreadable = if_unreadable(skip_unreadable)
     if isinstance(model, Lifelong):
-        images, read = read_images([file for file, _ in files], *image_size(path, model), unreadable, SKIP)
+        if model.identity is not None:
+            images, read = read_encoded(model.encoder, files, unreadable)
+        else:
+            images, read = read_images([file for file, _ in files], *image_size(path, model), unreadable, SKIP)
         return read, model.probabilities(images), None
     with counted("looking at images", len(files)) as on_batch:
         parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)

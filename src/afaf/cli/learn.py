@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from afaf.cli.answers import SKIP, evaluated, if_unreadable, image_size
+from afaf.cli.answers import SKIP, encoder_at, evaluated, if_unreadable, image_size, open_ready, read_encoded
 from afaf.cli.consoles import ERR, say, warn, work_is_done
 from afaf.cli.photos import Encoding, labelled_files, prepare_photos, show_photos_learned
 from afaf.cli.progress import Display
+from afaf.encoders.encoder import Encoder
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.encoded import EncodedModel
@@ -29,7 +30,6 @@ from afaf.lifelong.model_store import (
     check_place,
     load_any,
     make_place,
-    open_model,
     replace_model,
     told_if_interrupted,
 )
@@ -50,6 +50,7 @@ def learn_folder(
     given: Mapping[str, Any],
     *,
     encoder: str | None,
+    trains: bool,
     how: Encoding,
     cache: Path | None,
     evaluate_on: Path | None,
@@ -58,17 +59,17 @@ def learn_folder(
     as_json: bool,
     on: str = "local",
 ) -> None:
-    """Learn a folder as one more call; `given` are the options that only a new model takes, None where they were not given.
+    """Learn a folder as one more call, by training a network if it `trains`; `given` are the options that only a new model takes.
 
     What was typed is judged first, in its order: the folder, the model, the options; then what is in the images.
     """
     with told_if_interrupted(path) as before:
         prepare: Callable[[], tuple[AnyModel, Callable[[], AnyModel]]]
-        if encoder is None:
-            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, skip_unreadable)
+        if trains:
+            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, skip_unreadable, encoder, cache)
         else:
             files = labelled_files(folder)
-            prepare = partial(prepare_photos, path, files, encoder, how, device, cache, skip_unreadable, on)
+            prepare = partial(prepare_photos, path, files, str(encoder), how, device, cache, skip_unreadable, on)
         judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
         earlier = later = None
@@ -112,10 +113,14 @@ Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is t
 
 
 def prepare_network(
-    path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, skip_unreadable: bool
+    path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, skip_unreadable: bool, encoder: str | None, cache: Path | None
 ) -> tuple[Lifelong, Callable[[], AnyModel]]:
     """The model before the call, and the function that teaches it."""
-    model, images, labels = (go_on if path.exists() else begin)(path, found, given, device, if_unreadable(skip_unreadable))
+    unreadable = if_unreadable(skip_unreadable)
+    if path.exists():
+        model, images, labels = go_on(path, open_ready(path, device, encoder, cache), found, given, unreadable)
+    else:
+        model, images, labels = begin(found, given, device, unreadable, None if encoder is None else encoder_at(encoder, device, cache))
 
     def teach() -> Lifelong:
         with Bar(ERR, on_cpu=model.learner.network.device.type == "cpu") as bar:
@@ -124,23 +129,32 @@ def prepare_network(
     return model, teach
 
 
-def go_on(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
+def go_on(path: Path, model: AnyModel, found: ClassFolders, given: Mapping[str, Any], unreadable: Unreadable) -> Prepared:
     """A model that is there, and the images for it."""
-    model = open_model(path, find_device(device))
+    assert isinstance(model, Lifelong)
     refuse_late(path, given, model)
     model.check_new(found.labels)
-    images, labels = found.read(*image_size(path, model), unreadable, SKIP)
-    return model, images, labels
+    if model.identity is not None:
+        return model, *encoded_files(model.encoder, found, unreadable)
+    return model, *found.read(*image_size(path, model), unreadable, SKIP)
 
 
-def begin(path: Path, found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable) -> Prepared:
+def begin(found: ClassFolders, given: Mapping[str, Any], device: str, unreadable: Unreadable, encoder: Encoder | None) -> Prepared:
     """A new model for the images."""
     options = {name: value for name, value in given.items() if value is not None}
     size, channels = options.pop("size", DEFAULT_SIZE), 1 if options.pop("grey", False) else 3
     settings, where = LifelongSettings(**options), find_device(device)
-    plan_life((channels, size, size), len(set(found.labels)), len(found.labels), settings)
-    images, labels = found.read(size, channels, unreadable, SKIP)
-    return Lifelong.begin(images, labels, settings, where), images, labels
+    shape = (channels, size, size) if encoder is None else (encoder.identity.features,)
+    plan_life(shape, len(set(found.labels)), len(found.labels), settings)
+    images, labels = found.read(size, channels, unreadable, SKIP) if encoder is None else encoded_files(encoder, found, unreadable)
+    return Lifelong.begin(images, labels, settings, where, encoder), images, labels
+
+
+def encoded_files(encoder: Encoder, found: ClassFolders, unreadable: Unreadable) -> tuple[NDArray[Any], list[str]]:
+    """What a network on features of an encoder learns from."""
+    images, read = read_encoded(encoder, found.files, unreadable)
+    label_of = dict(found.files)
+    return images, [label_of[path] for path in read]
 
 
 def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
@@ -223,8 +237,9 @@ def renamed(model: AnyModel, change: str) -> str:
 
 def removed(model: AnyModel, name: str) -> str:
     if isinstance(model, EncodedModel):
-        model.remove(model.life.label_of(name))
-        return f"removed {name}: it is no answer any more; its images stay in the sums (afaf forget FOLDER takes images out)"
+        exactly = model.remove(model.life.label_of(name))
+        stay = "its images stay in the sums (afaf forget FOLDER takes images out)"
+        return f"removed {name}: {'the model is now as if it had never learned it' if exactly else f'it is no answer any more; {stay}'}"
     freed = model.remove(model.life.label_of(name))
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 

@@ -53,10 +53,22 @@ def learn(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="New model: lda, ridge, projection or nearest-mean with an encoder; without, one that `afaf methods` lists."),
+        typer.Option(
+            help="New model: with an encoder lda, ridge, projection or nearest-mean; or, with or without, a method that `afaf methods` "
+            "lists, by which a network is trained."
+        ),
     ] = None,
+    class_sums: Annotated[
+        bool,
+        typer.Option(
+            "--class-sums",
+            help="New model with an encoder: keep sums of each class too (13 MB a class), so that `afaf classes --remove` takes a class "
+            "out exactly, without its images.",
+        ),
+    ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="New model: a TOML file with \\[encoder] (name, head, options, balance), or settings of a network.")
+        Path | None,
+        typer.Option(help="New model: a TOML file with \\[encoder] (name, head, options, balance, class_sums), or settings of a network."),
     ] = None,
     evaluate_on: Annotated[Path | None, typer.Option("--evaluate", help="Test images: tell how many are right before and after.")] = None,
     cache: CacheOption = None,
@@ -83,18 +95,21 @@ def learn(
 
     given: dict[str, Any] = {"max_tasks": max_tasks, "max_classes": max_classes, "size": size, "grey": grey, "network": network}
     given |= {"epochs": epochs, "augment": "crop-flip" if augment else None, "validation": validation, "seed": seed}
-    how, settings = read_encoding(config, encoder, method)
+    how, settings = read_encoding(config, encoder, method, class_sums)
     given["settings"] = [*(f"{key}={json.dumps(value)}" for key, value in flat(settings).items()), *set_] or None
-    name = encoder_for(model, how, given)
-    if name is None and cache is not None:
-        raise ConfigError("--cache keeps features of an encoder, and a network is trained here: leave it out")
-    if is_cluster(on) and (name is None or cache is not None):
-        raise ConfigError(f"--on {on} is for a model with an encoder, without --cache: leave it out")
+    name, trains = encoder_for(model, how, given)
+    if name is None and cache is not None and not model.exists():
+        raise ConfigError("--cache keeps features of an encoder, and a network learns from images here: leave it out")
+    if trains and how.class_sums:
+        raise ConfigError("--class-sums are for a head in closed form, and a network is trained here: leave it out")
+    if is_cluster(on) and (trains or cache is not None):
+        raise ConfigError(f"--on {on} is for a model of an encoder and a head, without --cache: leave it out")
     learn_folder(
         folder,
         model,
         {**given, "method": how.head},
         encoder=name,
+        trains=trains,
         how=how,
         cache=cache,
         evaluate_on=evaluate_on,

@@ -15,12 +15,13 @@ from afaf.encoders import patches
 from afaf.encoders.efficientnet_lite import INSTALL
 from afaf.errors import ConfigError, DataError
 from afaf.files.urls import Place, is_url
-from afaf.lifelong.choose import AUTO, NONE, chosen_encoder
+from afaf.lifelong.choose import AUTO, NONE, chosen_encoder, trains_network
 from afaf.lifelong.encode_cluster import learn_on_cluster
 from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
+from afaf.lifelong.settings import METHOD
 from afaf.runs.config import Table, read_toml
 from afaf.streams.own import find_class_folders
 from afaf.streams.sources.listed import files_below, manifest_files
@@ -35,44 +36,45 @@ class Encoding:
     head: str | None = None
     options: dict[str, float] = field(default_factory=dict)  # of the head
     balance: bool | None = None
+    class_sums: bool | None = None
 
     def head_settings(self, otherwise: HeadSettings) -> HeadSettings:
         """The head, with what is not said here as in `otherwise`."""
-        balance = otherwise.balance if self.balance is None else self.balance
-        return HeadSettings(self.head or otherwise.name, self.options or otherwise.options, balance)
+        said: dict[str, Any] = {"name": self.head, "options": self.options or None, "balance": self.balance, "class_sums": self.class_sums}
+        return replace(otherwise, **{name: value for name, value in said.items() if value is not None})
 
 
-def read_encoding(config: Path | None, encoder: str | None, method: str | None) -> tuple[Encoding, Table]:
-    """The section [encoder] of a TOML file, where `--encoder` and `--method` come first; and the other sections, for a network."""
+def read_encoding(config: Path | None, encoder: str | None, method: str | None, class_sums: bool) -> tuple[Encoding, Table]:
+    """The section [encoder] of a TOML file, where options of the command line come first; and the other sections, for a network."""
     rest = {} if config is None else read_toml(config)
     found: Encoding = build(Encoding, rest.pop("encoder", {}), "encoder")
-    return replace(found, name=encoder or found.name, head=method or found.head), rest
+    return replace(found, name=encoder or found.name, head=method or found.head, class_sums=class_sums or found.class_sums), rest
 
 
-def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> str | None:
-    """The encoder that a call of learn uses; None: it trains a network. Says in one line which, and how to choose otherwise."""
+def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """The encoder that a call of learn uses, if any, and whether a network is trained. Says in one line which, and how to change that."""
     options = [
         "settings (--set, --config)" if name == "settings" else f"--{name.replace('_', '-')}"
         for name in given
         if given[name] not in (None, False)
     ]
     if path.exists():
-        return _encoder_of(path, how, options)
+        return _encoder_of(path, how, options), not has_encoder(path)
     name = chosen_encoder(how.name, how.head, options)
     if name is None:
-        return None
+        return None, True
+    trains = trains_network(how.head, options)
     missing = how.name == AUTO and name == patches.NAME
     advice = f"for photographs, a pre-trained encoder is far better: {INSTALL}" if missing else "--encoder none trains a network instead"
-    say(f"encoder {name}, head {how.head or default_head(str(name))}; {advice}", ERR)
-    return str(name)
+    above = f"a network on its features, method {how.head or METHOD}" if trains else f"head {how.head or default_head(str(name))}; {advice}"
+    say(f"encoder {name}, {above}", ERR)
+    return str(name), trains
 
 
 def _encoder_of(path: Path, how: Encoding, options: Sequence[str]) -> str | None:
-    """The encoder of a model that is there; options that would change what was decided are refused."""
+    """The encoder of a model that is there, where it is known or given; options that would change what was decided are refused."""
     if not has_encoder(path):
-        if how.name not in (AUTO, NONE):
-            raise ConfigError(f"--encoder {how.name}: decided when a model is begun, and {path} has none: leave it out, or name a new file")
-        return None
+        return None if how.name in (AUTO, NONE) else how.name
     model = open_encoded(path)
     late = [*options, *(["--encoder none"] if how.name == NONE else [])]
     if how.head_settings(model.head) != model.head:
@@ -107,7 +109,7 @@ def prepare_photos(
     wanted, device = device, "auto" if is_cluster(on) else device  # the driver may have another than the workers
     if path.exists():
         model = open_encoded(path)
-        model.attach(encoder_at(encoder, device, cache, model))
+        model.attach(encoder_at(encoder, device, cache, model.identity))
     else:
         model = EncodedModel.begin(encoder_at(encoder, device, cache), how.head_settings(HeadSettings(default_head(encoder))))
     labelled = [(file, model.life.label_of(label)) for file, label in files]
@@ -144,7 +146,7 @@ def forget_photos(folder: Path, path: Path, encoder: str | None, cache: Path | N
         found = find_class_folders(folder)
         model = _opened(path)
         check_place(path)
-        model.attach(encoder_at(encoder or model.identity.name, device, cache, model))
+        model.attach(encoder_at(encoder or model.identity.name, device, cache, model.identity))
         files = [(file, model.life.label_of(label)) for file, label in found.files]
         with counted("forgetting", len(files)) as on_batch:
             left = model.forget(FileParts(model.encoder, files, if_unreadable(skip_unreadable), SKIP, on_batch))

@@ -42,7 +42,7 @@ def serve(
         warn(f"a token of {len(token)} characters can be guessed: use {SHORT} or more")
     if read_only and not file.exists():
         raise ConfigError(f"{file}: no such model, and with --read-only none can be begun")
-    name = encoder_for(file, Encoding(encoder), {})
+    name, _ = encoder_for(file, Encoding(encoder), {})
     options = Options(name, device, read_only, token, tuple(allow_host), Limits(rate=rate, burst=4 * rate))
 
     def ready(address: str) -> None:

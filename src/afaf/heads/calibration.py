@@ -3,13 +3,16 @@
 How far an unseen image lies from the mean that its class was taught is known from held-out images: the second moment of their deviations
 follows from sums. A temperature is fitted to draws with that moment, so it is a function of the sums, as the head is. Draws of a Gaussian
 are wrong too rarely: classes differ in shape, and few images are far off. A Student's t of 4 degrees of freedom comes close to the
-temperature of held-out images themselves, with 5 images of each class or with hundreds (benchmarks/calibration.py).
+temperature of held-out images themselves. It is fitted to a head that has not learned the held-out images, and carried over to the head
+that has in units of their margins. Few held-out images say little: the temperature is drawn towards one that is typical of all heads and
+numbers of images, in the same units (benchmarks/calibration.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import exp, log
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +22,9 @@ from afaf.heads.lda import shrunk_factor
 from afaf.heads.sums import Linear, Sums, exact
 from afaf.randomness import generator
 
-ENOUGH = 10  # held-out images from which anything is calibrated
+ENOUGH = 10  # held-out images from which it is told what is none of these
+TYPICAL = 0.08  # temperature, in units of the mean margin between classes, that is known without any held-out image
+WORTH = 10  # held-out images that the typical temperature counts for
 DRAWS = 2048  # fewer if there are many classes
 STRATUM = 64  # the scales of draws are means of so many neighbouring random ones: few draws come near the distribution
 FREEDOM = 4  # degrees of freedom of Student's t
@@ -35,25 +40,24 @@ class Unseen:
     means: Tensor  # (k, d), taught
     held_means: Tensor  # (k, d), of held-out images; as taught where there are none
     moment: Tensor  # (d, d), the mean of deviation deviation'
+    images: float  # that say so
 
     @classmethod
     def of(cls, taught: Sums, held: Sums) -> Unseen | None:
-        """None if too few images were held out. Held-out images of a class that was not taught deviate from their own mean."""
+        """None if no image was held out. Held-out images of a class that was not taught deviate from their own mean."""
         is_taught = taught.counts > 0
         freedom = torch.where(is_taught, held.counts, (held.counts - 1).clamp(min=0)).sum()
-        if freedom < ENOUGH:
+        if freedom < 1:
             return None
         means = torch.where(is_taught[:, None], taught.means, held.means)
         cross = held.totals.T @ means
         moment = (held.gram - cross - cross.T + (means.T * held.counts) @ means) / freedom
-        return cls(means, torch.where(held.counts[:, None] > 0, held.means, means), (moment + moment.T) / 2)
+        return cls(means, torch.where(held.counts[:, None] > 0, held.means, means), (moment + moment.T) / 2, float(freedom))
 
     def temperature(self, head: Linear, freedom: int = FREEDOM) -> float:
         """The temperature at which the labels of unseen images are likeliest; classes count the same. The head has not learned them."""
         answered = torch.isfinite(head.bias)
         weights, bias, k = head.weights[answered], head.bias[answered], int(answered.sum())
-        if k < 2:
-            return 1.0
         logits = (self.means[answered] @ weights.T + bias)[:, None] + (self._draws(k, freedom) @ weights.T)[None]
         target = torch.arange(k).repeat_interleave(logits.shape[1])
         return _minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
@@ -74,6 +78,26 @@ class Unseen:
         squares = torch.randn(count * STRATUM, freedom, generator=draw, dtype=torch.float64).square().sum(1)
         noise *= ((freedom - 2) / squares.sort().values.reshape(count, STRATUM).mean(1)).sqrt()[:, None]
         return torch.cat([noise, -noise])
+
+
+def temperature(head: Linear, means: Tensor, trial: Linear, unseen: Unseen | None) -> float:
+    """What a head's logits are divided by; `means` are of all images, and `trial` is the head without those held out."""
+    margin = mean_margin(head, means)
+    if not margin > 0:  # a single class, or classes that are all the same
+        return 1.0
+    typical = log(TYPICAL * margin)
+    of_trial = 0.0 if unseen is None else mean_margin(trial, unseen.means)
+    if unseen is None or not of_trial > 0:
+        return exp(typical)
+    share = unseen.images / (unseen.images + WORTH)
+    return exp(share * log(unseen.temperature(trial) * margin / of_trial) + (1 - share) * typical)
+
+
+def mean_margin(head: Linear, means: Tensor) -> float:
+    """By how much the mean of a class is answered with that class rather than with another, the mean over pairs of classes."""
+    answered = torch.isfinite(head.bias)
+    logits = head(means)[answered][:, answered]
+    return float((logits.diagonal()[:, None] - logits).sum() / max(1, len(logits) * (len(logits) - 1)))
 
 
 class Distance:

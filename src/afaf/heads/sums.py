@@ -6,8 +6,9 @@ Sums are added in float64, so the order and the cut of the calls change a head b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isqrt
 
 import torch
 import torch.nn.functional as F
@@ -24,18 +25,22 @@ class Sums:
     counts: Tensor  # (k,)
     totals: Tensor  # (k, d)
     gram: Tensor  # (d, d)
+    grams: Tensor | None = (
+        None  # (k, d (d + 1) / 2): the Gram matrix of each class, packed, if a class is to be taken out without its images
+    )
 
     @classmethod
-    def empty(cls, features: int, classes: int = 0) -> Sums:
-        sizes = ((classes,), (classes, features), (features, features))
+    def empty(cls, features: int, classes: int = 0, each: bool = False) -> Sums:
+        sizes = ((classes,), (classes, features), (features, features), *([(classes, packed_size(features))] if each else []))
         return cls(*(torch.zeros(size, dtype=Exact) for size in sizes))
 
     @classmethod
-    def of(cls, features: Tensor, labels: Tensor, classes: int) -> Sums:
-        """The sums of these images alone; labels are 0..classes-1."""
+    def of(cls, features: Tensor, labels: Tensor, classes: int, each: bool = False) -> Sums:
+        """The sums of these images alone; labels are 0..classes-1. `each`: with the Gram matrix of each class."""
         f = exact(features)
         one_hot = F.one_hot(labels.to(f.device), classes).to(f.dtype)
-        return cls(one_hot.sum(0), one_hot.T @ f, f.T @ f)
+        grams = torch.stack([packed(some.T @ some) for some in (f[labels == c] for c in range(classes))]) if each else None
+        return cls(one_hot.sum(0), one_hot.T @ f, f.T @ f, grams)
 
     @property
     def classes(self) -> int:
@@ -53,7 +58,8 @@ class Sums:
         """Both together; class c is the same class in both, and one of them may know fewer."""
         k = max(self.classes, other.classes)
         a, b = self.with_classes(k), other.with_classes(k)
-        return Sums(a.counts + b.counts, a.totals + b.totals, a.gram + b.gram)
+        grams = None if a.grams is None or b.grams is None else a.grams + b.grams
+        return Sums(a.counts + b.counts, a.totals + b.totals, a.gram + b.gram, grams)
 
     def __sub__(self, other: Sums) -> Sums:
         """Without the images of `other`, as if they had never been there."""
@@ -63,25 +69,33 @@ class Sums:
         if bool((counts < 0).any()):
             raise ValueError("more images of a class are taken out than were added")
         totals = (a.totals - b.totals) * (counts > 0)[:, None]  # a class without images leaves no rounding behind
-        return Sums(counts, totals, a.gram - b.gram)
+        grams = None if a.grams is None or b.grams is None else a.grams - b.grams
+        return Sums(counts, totals, a.gram - b.gram, grams)
 
     def to(self, device: torch.device) -> Sums:
-        return Sums(self.counts.to(device), self.totals.to(device), self.gram.to(device))
+        return replace(self._by_class(lambda rows: rows.to(device)), gram=self.gram.to(device))
 
     def with_classes(self, classes: int) -> Sums:
-        more = classes - self.classes
-        return replace(self, counts=F.pad(self.counts, (0, more)), totals=F.pad(self.totals, (0, 0, 0, more))) if more else self
+        return self.placed(range(self.classes), classes) if classes > self.classes else self
 
     def take(self, classes: Sequence[int]) -> Sums:
         """The classes in another order, or fewer of them; the Gram matrix stays that of all images."""
-        rows = list(classes)
-        return replace(self, counts=self.counts[rows], totals=self.totals[rows])
+        return self._by_class(lambda rows: rows[list(classes)])
 
     def placed(self, rows: Sequence[int], classes: int) -> Sums:
         """Class i becomes class rows[i] of so many."""
-        counts, totals = self.counts.new_zeros(classes), self.totals.new_zeros(classes, self.features)
-        counts[list(rows)], totals[list(rows)] = self.counts, self.totals
-        return Sums(counts, totals, self.gram)
+        return self._by_class(
+            lambda own: own.new_zeros(classes, *own.shape[1:]).index_copy(0, torch.tensor([*rows], dtype=torch.int64), own)
+        )
+
+    def of_class(self, c: int) -> Sums:
+        """The sums of the images of a class alone, whose own Gram matrix was kept."""
+        assert self.grams is not None
+        return replace(self.take([c]).placed([c], self.classes), gram=unpacked(self.grams[c]))
+
+    def _by_class(self, change: Callable[[Tensor], Tensor]) -> Sums:
+        grams = None if self.grams is None else change(self.grams)
+        return Sums(change(self.counts), change(self.totals), self.gram, grams)
 
     # Statistics that the heads share.
 
@@ -102,25 +116,21 @@ class Sums:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """As a file keeps them: of the Gram matrix, which is symmetric, the lower triangle, row by row."""
-        rows, columns = torch.tril_indices(self.features, self.features)
-        return {"counts": self.counts.cpu(), "totals": self.totals.cpu(), "gram": self.gram.cpu()[rows, columns]}
+        kept = {"counts": self.counts, "totals": self.totals, "gram": packed(self.gram)}
+        return {name: tensor.cpu() for name, tensor in (kept if self.grams is None else {**kept, "grams": self.grams}).items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Sums:
         """Raises ValueError for tensors that no images could have left."""
-        counts, totals, packed = (tensors[name] for name in ("counts", "totals", "gram"))
-        if counts.ndim != 1 or totals.ndim != 2 or len(totals) != len(counts) or any(t.dtype != Exact for t in (counts, totals, packed)):
-            raise ValueError("its sums have wrong shapes or types")
-        d = totals.shape[1]
-        if packed.shape != (d * (d + 1) // 2,):
-            raise ValueError("its Gram matrix has the wrong size")
-        if not all(bool(torch.isfinite(t).all()) for t in (counts, totals, packed)) or bool((counts < 0).any() or (counts % 1 != 0).any()):
+        counts, totals, gram, grams = (tensors.get(name) for name in ("counts", "totals", "gram", "grams"))
+        if counts is None or totals is None or gram is None or any(t.dtype != Exact for t in tensors.values()):
+            raise ValueError("its sums are not all there, or of a wrong type")
+        k, d = totals.shape if totals.ndim == 2 else (-1, -1)
+        if counts.shape != (k,) or gram.shape != (packed_size(d),) or (grams is not None and grams.shape != (k, packed_size(d))):
+            raise ValueError("its sums have sizes that do not fit")
+        if not all(bool(torch.isfinite(t).all()) for t in tensors.values()) or bool((counts < 0).any() or (counts % 1 != 0).any()):
             raise ValueError("its sums are not finite, or its counts are not counts")
-        gram = torch.zeros(d, d, dtype=Exact)
-        rows, columns = torch.tril_indices(d, d)
-        gram[rows, columns] = packed
-        gram[columns, rows] = packed
-        return cls(counts, totals, gram)
+        return cls(counts, totals, unpacked(gram), grams)
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,26 @@ def without_images(sums: Sums) -> Tensor:
 
 def packed_bytes(features: int, classes: int) -> int:
     """Bytes of the sums in a file."""
-    return 8 * (features * (features + 1) // 2 + features * classes + classes)
+    return 8 * (packed_size(features) + features * classes + classes)
+
+
+def packed_size(features: int) -> int:
+    return features * (features + 1) // 2
+
+
+def packed(gram: Tensor) -> Tensor:
+    """The lower triangle, row by row."""
+    rows, columns = torch.tril_indices(len(gram), len(gram), device=gram.device)
+    return gram[rows, columns]
+
+
+def unpacked(triangle: Tensor) -> Tensor:
+    d = isqrt(2 * len(triangle))
+    gram = triangle.new_zeros(d, d)
+    rows, columns = torch.tril_indices(d, d, device=triangle.device)
+    gram[rows, columns] = triangle
+    gram[columns, rows] = triangle
+    return gram
 
 
 def exact(tensor: Tensor) -> Tensor:

@@ -16,23 +16,31 @@ AUTO, NONE = "auto", "none"
 Source = str | Path | nn.Module  # an encoder by name, file or module
 
 
-def chosen_encoder(encoder: Source | None, method: str | None, options: Sequence[str] = ()) -> Source | None:
-    """The encoder of a new model; None: a network is trained. `options` names given options that only a network has.
+OF_IMAGES = ("size", "grey", "augment")  # options of a network that learns from images
 
-    "none" and None train a network. "auto" does so if an option or a method of a network is given, else it takes the best encoder
-    installed. Any other encoder excludes such options.
+
+def chosen_encoder(encoder: Source | None, method: str | None, options: Sequence[str] = ()) -> Source | None:
+    """The encoder of a new model; None: a network learns from images. `options` names given options that only a network has.
+
+    "none" and None mean none. "auto" does so too if an option or a method of a network is given, else it takes the best encoder installed.
     """
-    trains = (isinstance(encoder, str) and encoder in (AUTO, NONE)) or encoder is None
     if method is not None and method not in (*HEADS, *method_names()):
-        raise ConfigError(f"unknown method '{method}': with an encoder {', '.join(HEADS)}; for a network {', '.join(method_names())}")
-    of_network = [*options, *([f"method {method}"] if method is not None and method not in HEADS else [])]
-    if encoder == AUTO and not of_network:
+        raise ConfigError(f"unknown method '{method}': closed form {', '.join(HEADS)}; of a network {', '.join(method_names())}")
+    if encoder == AUTO and not trains_network(method, options):
         return automatic()
-    if trains:
+    if encoder is None or (isinstance(encoder, str) and encoder in (AUTO, NONE)):
         if method in HEADS and method not in method_names():
-            why = f"{', '.join(of_network)}: for a network" if of_network else "it is a head"
+            why = f"{', '.join(options)}: for a network" if options else "it is a head"
             raise ConfigError(f"method {method} needs an encoder ({why}): name one, or another method")
         return None
-    if of_network:
-        raise ConfigError(f"{', '.join(of_network)}: for a network that is trained, not for an encoder: leave that out, or the encoder")
+    needless = options if method in HEADS and method not in method_names() else [o for o in options if o.lstrip("-") in OF_IMAGES]
+    if needless:
+        raise ConfigError(
+            f"{', '.join(needless)}: not for {f'the head {method}' if method in HEADS else 'features of an encoder'}: leave that out"
+        )
     return encoder
+
+
+def trains_network(method: str | None, options: Sequence[str]) -> bool:
+    """Whether a network is trained, from images or on features, and not a head solved: a method or an option of a network asks for it."""
+    return bool(options) or (method is not None and method not in HEADS)

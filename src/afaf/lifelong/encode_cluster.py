@@ -52,7 +52,7 @@ def learn_on_cluster(
         wait_for_worker(ray, gpu)
         encode = ray.remote(max_retries=-1, **share(gpu))(encode_shard)
         workers = room(ray, gpu)
-        seen, bad = Summed.empty(model.taught.features), dict[Place, str]()
+        seen, bad = Summed.empty(model.taught.features, model.head.class_sums), dict[Place, str]()
         for shard, (summed, unread) in _in_order(ray, encode, teaching, cut(files, workers), AHEAD * workers):
             seen, bad = seen + summed, bad | unread
             on_batch(len(shard))

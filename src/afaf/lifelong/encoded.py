@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from afaf.encoders.encoder import Encoder
-from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Identity
-from afaf.errors import DataError, FileError
+from afaf.errors import DataError
 from afaf.files import write_output
 from afaf.heads import find_head
-from afaf.heads.calibration import Distance, Unseen
+from afaf.heads.calibration import ENOUGH, Distance, Unseen, temperature
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
+from afaf.lifelong.base import LearnedModel, as_bytes
 from afaf.lifelong.head_state import PARTS, HeadSettings, State, Summed, default_head, is_held_out, joined_labels
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images
 from afaf.storage import container
@@ -37,21 +37,21 @@ from afaf.version import __version__
 
 FORMAT = 1
 KIND = "encoder and head"
+SOLVED = ("linear", "_trial", "_unseen", "temperature", "distance", "unknown_above")  # cached properties that follow from sums and labels
 HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
 
 Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
 Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with whether each image is held out instead of its pixels
 
 
-class EncodedModel:
+class EncodedModel(LearnedModel):
     """Changes return a new model; this one stays as it is."""
 
     learns = True
+    identity: Identity
 
     def __init__(self, identity: Identity, head: HeadSettings, life: Life, sums: State, encoder: Encoder | None = None):
-        self.identity, self.head, self.life, self.sums = identity, head, life, sums
-        self.taught, self.held = sums.taught, sums.held
-        self._encoder = encoder
+        self.identity, self.head, self.life, self.sums, self._encoder = identity, head, life, sums, encoder
 
     @classmethod
     def begin(cls, encoder: Encoder, head: HeadSettings | None = None) -> EncodedModel:
@@ -59,32 +59,16 @@ class EncodedModel:
         head = head or HeadSettings(default_head(encoder.identity.name))
         d = SIZE if find_head(head.name).projects else encoder.identity.features
         life = Life(0, None, "uint8", [], balance=head.balance, validation=HELD_OUT)
-        return cls(encoder.identity, head, life, State.empty(d), encoder)
-
-    # The encoder.
+        return cls(encoder.identity, head, life, State.empty(d, head.class_sums), encoder)
 
     @property
-    def encoder(self) -> Encoder:
-        """Found when it is first needed, and compared with the one that the model was taught with."""
-        if self._encoder is None:
-            self.attach(self.identity.name)
-        assert self._encoder is not None
-        return self._encoder
+    def taught(self) -> Sums:
+        """Of the images that are not held out."""
+        return self.sums.taught
 
     @property
-    def attached(self) -> bool:
-        return self._encoder is not None
-
-    def attach(self, source: str | Path | nn.Module | Encoder, device: torch.device | str = "cpu") -> None:
-        """Use this encoder; it must have the weights that the model was taught with."""
-        encoder = source if isinstance(source, Encoder) else find_encoder(source, device, self.identity.preprocessing)
-        if encoder.identity.digest != self.identity.digest:
-            raise FileError(
-                f"the encoder {encoder.identity.name} has other weights ({encoder.identity.digest[:12]}) than the model was taught with "
-                f"({self.identity.digest[:12]}): install that version, or begin a new model"
-            )
-        self._encoder = encoder
-        self.identity = replace(self.identity, name=encoder.identity.name)  # its file may have moved
+    def held(self) -> Sums:
+        return self.sums.held
 
     @cached_property
     def projection(self) -> Projection | None:
@@ -127,10 +111,13 @@ class EncodedModel:
             left = self.sums - state
         except ValueError:
             raise DataError("more images of a class are taken out than the model has seen: were all of them learned?") from None
-        counts = left.taught.counts + left.held.counts
-        stay = [c for c in range(len(counts)) if counts[c] > 0]
-        if not stay:
+        if not left.images:
             raise DataError("no image would be left: remove the file instead")
+        return self._with(left)
+
+    def _with(self, left: State) -> EncodedModel:
+        """The model of these sums; a class without images is gone."""
+        stay = (left.taught.counts + left.held.counts).nonzero()[:, 0].tolist()
         return EncodedModel(self.identity, self.head, _only(self.life, stay), left.take(stay), self._encoder)
 
     def merge(self, other: EncodedModel) -> EncodedModel:
@@ -157,13 +144,13 @@ class EncodedModel:
 
     def summed(self, parts: Iterable[Part]) -> Summed:
         """The sums of these images alone; their classes are numbered as they come."""
-        d = self.taught.features
-        seen = Summed.empty(d)
+        each = self.head.class_sums
+        seen = Summed.empty(self.taught.features, each)
         for aside, features, labels in joined(self._set_aside(parts)):
             known = joined_labels(seen.labels, labels)
             ids = {label: c for c, label in enumerate(known)}
             y, x = torch.tensor([ids[label] for label in labels]), self.features(features)
-            state = State(Sums.of(x[~aside], y[~aside], len(known)), Sums.of(x[aside], y[aside], len(known)))
+            state = State(*(Sums.of(x[some], y[some], len(known), each) for some in (~aside, aside)))
             seen = seen + Summed(known, state, x[aside], y[aside])
         return seen
 
@@ -221,8 +208,8 @@ class EncodedModel:
 
     @cached_property
     def temperature(self) -> float:
-        """Logits are divided by it; 1 if too few images were held out."""
-        return 1.0 if self._unseen is None else self._unseen.temperature(self._masked(self._trial))
+        means = (self.taught + self.held).means
+        return temperature(self._masked(self.linear), means, self._masked(self._trial), self._unseen)
 
     @cached_property
     def distance(self) -> Distance:
@@ -231,7 +218,7 @@ class EncodedModel:
     @cached_property
     def unknown_above(self) -> float | None:
         """The distance from which an image is of no known class; None: too few images were held out to say."""
-        return None if self._unseen is None else Distance(self.taught).threshold(self._unseen)
+        return None if self._unseen is None or self._unseen.images < ENOUGH else Distance(self.taught).threshold(self._unseen)
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Logits (n, known classes), in the order of `life.known`."""
@@ -250,15 +237,14 @@ class EncodedModel:
 
         Estimated as the temperature is, with draws around the held-out means.
         """
-        if self._unseen is None:
+        if self._unseen is None or self._unseen.images < ENOUGH:
             return None
         known = list(self.life.known.values())
         return self._unseen.answered(self._masked(self._trial))[known][:, known]
 
     def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
         """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""
-        if images.dtype != np.uint8:
-            images = np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+        images = as_bytes(images)
         for some, pixels, features in self.encoder.stream(range(len(images)), lambda i: self.encoder.prepare(images[i : i + 1])):
             yield pixels, features, [labels[i] for i in some if labels]
 
@@ -266,18 +252,23 @@ class EncodedModel:
         parts = [self.scores(encoded) for _, encoded, _ in self.encode(images)]
         return torch.cat(parts).numpy() if parts else np.zeros((0, len(self.life.known)))
 
-    def probabilities(self, images: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = torch.softmax(torch.from_numpy(self.logits(images)) / self.temperature, 1).numpy()
-        return found
-
     # Labels.
 
     def rename(self, old: Label, new: Label) -> None:
         self.life.rename(old, new)
 
-    def remove(self, label: Label) -> None:
-        """The class is no answer any more; its images stay in the sums. `forget` takes them out."""
-        self.life.remove(label)
+    def remove(self, label: Label) -> bool:
+        """The class is no answer any more. Where sums of each class are kept, its images are taken out, exactly: then True.
+
+        Otherwise they stay in the sums, and `forget` takes them out.
+        """
+        class_id = self.life.remove(label)
+        if self.head.class_sums:
+            left = self._with(self.sums - self.sums.of_class(class_id))
+            self.life, self.sums = left.life, left.sums
+        for name in SOLVED:
+            vars(self).pop(name, None)
+        return self.head.class_sums
 
     # Files.
 
@@ -309,10 +300,11 @@ class EncodedModel:
         about = contents.about
         with readable(name):
             life = Life.parse(about["life"], [[str(label) for label in labels] for labels in about["life"]["labels"]])
-            parts = [Sums.from_tensors({key: contents.tensors[f"{part}.{key}"] for key in ("counts", "totals", "gram")}) for part in PARTS]
+            head = HeadSettings(**about["head"])
+            parts = [Sums.from_tensors({name: contents.tensors[f"{part}.{name}"] for name in _names(head.class_sums)}) for part in PARTS]
             if {sums.classes for sums in parts} != {len(life.every_label)} or len({sums.features for sums in parts}) != 1:
                 raise ValueError("its sums do not fit its classes")
-            return cls(Identity.parse(about["encoder"]), HeadSettings(**about["head"]), life, State(*parts))
+            return cls(Identity.parse(about["encoder"]), head, life, State(*parts))
 
     def copy(self) -> EncodedModel:
         """The same model; its labels may be changed without changing this one's."""
@@ -351,7 +343,7 @@ def _only(life: Life, classes: Sequence[int]) -> Life:
 def _check(about: About, tensors: Tensors) -> None:
     """Refuse what cannot be a model."""
     check_format(about, KIND, FORMAT)
-    wanted = {f"{part}.{name}" for part in PARTS for name in ("counts", "totals", "gram")}
+    wanted = {f"{part}.{name}" for part in PARTS for name in _names(bool(about["head"].get("class_sums")))}
     if set(tensors) - {"notes"} != wanted:  # earlier versions also kept notes
         raise ValueError("its sums are not all there")
     for part in PARTS:
@@ -359,3 +351,7 @@ def _check(about: About, tensors: Tensors) -> None:
         d = totals.shape[1] if len(totals.shape) == 2 else -1
         if d < 1 or gram.numel() != d * (d + 1) // 2 or totals.numel() != d * counts.numel():
             raise ValueError("its sums have sizes that do not fit")
+
+
+def _names(each: bool) -> tuple[str, ...]:
+    return ("counts", "totals", "gram", "grams") if each else ("counts", "totals", "gram")

@@ -26,9 +26,10 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from afaf.encoders.find import find_encoder
 from afaf.errors import AfafError, DataError
-from afaf.lifelong.choose import AUTO, NONE, Source, chosen_encoder
+from afaf.lifelong.base import encoded_inputs
+from afaf.lifelong.choose import AUTO, NONE, Source, chosen_encoder, trains_network
 from afaf.lifelong.encoded import EncodedModel, Part
-from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, check_alike, lock_of, plain_label, with_channels
+from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, check_alike, lock_of, only_images, plain_label, with_channels
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.life import Negatives
 from afaf.lifelong.model import Lifelong
@@ -64,7 +65,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             the one of `afaf[photos]`, if it is installed, else "patches". None (the default) or "none" trains a network. With an
             encoder, more samples of known classes are learned like any others.
         method: With an encoder the head: "lda", "ridge", "projection" or "nearest-mean"; None: "lda", or "ridge" on "patches".
-            Without, a method of `afaf methods`; None: "afaf".
+            Or a method of `afaf methods`, by which a network is trained, on features with an encoder; None without one: "afaf".
+        class_sums: With an encoder, keep sums of each class too: `remove_class` is then exact.
         learned_classes: For samples of classes learned before, without an encoder: "refuse" raises a ValueError, "skip" leaves them
             out with a warning.
         validation_fraction: Share of each class held out to score the task (`task_scores_`) and to calibrate probabilities.
@@ -95,6 +97,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         augment: Augment = "none",
         negatives: Negatives = "auto",
         balance: bool = True,
+        class_sums: bool = False,
         learned_classes: Literal["refuse", "skip"] = "refuse",
         validation_fraction: float = 0.1,
         image_shape: tuple[int, ...] | None = None,
@@ -114,6 +117,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.augment = augment
         self.negatives = negatives
         self.balance = balance
+        self.class_sums = class_sums
         self.learned_classes = learned_classes
         self.validation_fraction = validation_fraction
         self.image_shape = image_shape
@@ -149,9 +153,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most likely class of each image, among all learned classes."""
         scores = self.decision_function(X)
-        answer: NDArray[Any] = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)
-        found: NDArray[Any] = self.classes_[answer]
-        return found
+        return np.asarray(self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return probabilities (n, classes) in the order of `classes_`, calibrated on the held-out part of each task."""
@@ -204,7 +206,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._take(model.forget(self._parts(model, *self._checked(X, y, reset=False))))
 
     def remove_class(self, label: Any) -> Self:
-        """No longer answer with a class. When the last class of a task of a network goes, its place is free for another task."""
+        """No longer answer with a class: as if never learned with `class_sums`. A network's task without classes gives its place back."""
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
@@ -301,7 +303,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _attach(self, model: AnyModel) -> None:
         """Find the encoder of a model that was read: this estimator's, or the one that the model names."""
-        if isinstance(model, EncodedModel) and not model.attached:
+        if model.identity is not None and not model.attached:
             with as_value_errors():
                 model.attach(model.identity.name if self.encoder in (None, AUTO) else self.encoder, find_device(self.device))
 
@@ -313,11 +315,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return images[new], labels[new]
 
     def _learn(self, before: AnyModel | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
-        device = find_device(self.device)
-        encoder = chosen_encoder(self.encoder, self.method, self._of_network()) if before is None else None
-        if encoder is not None:
-            frozen = find_encoder(encoder, device)
-            head = HeadSettings(self.method or default_head(frozen.identity.name), balance=self.balance)
+        device, of_network = find_device(self.device), self._of_network()
+        plain = [plain_label(label) for label in labels.tolist()]
+        encoder = chosen_encoder(self.encoder, self.method, of_network) if before is None else None
+        frozen = None if encoder is None else find_encoder(encoder, device)
+        if frozen is not None and not trains_network(self.method, of_network):
+            head = HeadSettings(self.method or default_head(frozen.identity.name), balance=self.balance, class_sums=self.class_sums)
             before = EncodedModel.begin(frozen, head)
         if isinstance(before, EncodedModel):
             learned = before.learn(self._parts(before, images, labels))
@@ -325,15 +328,15 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(words, UserWarning, stacklevel=4)
             self._take(learned)
             return
-        plain = [plain_label(label) for label in labels.tolist()]
-        before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device)
+        if frozen is not None:
+            images = encoded_inputs(frozen, only_images(images))
+        before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device, frozen)
+        self._attach(before)
         self._take(before.learn(images, plain, Told(self.verbose), device))
 
     def _parts(self, model: EncodedModel, images: NDArray[Any], labels: NDArray[Any]) -> Iterator[Part]:
-        if images.ndim != 4:
-            raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
         self._attach(model)
-        return model.encode(images, [plain_label(label) for label in labels.tolist()])
+        return model.encode(only_images(images), [plain_label(label) for label in labels.tolist()])
 
     def _of_network(self) -> list[str]:
         """Parameters given that only a network has."""
@@ -378,7 +381,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _shape_in(self, model: AnyModel) -> tuple[int, ...]:
         """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
-        if isinstance(model, EncodedModel):
+        if model.identity is not None:
             return with_channels(self.image_shape or (*[model.identity.preprocessing.size] * 2, 3))
         shape = model.spec.input_shape
         return (*shape[1:], shape[0]) if len(shape) == 3 else shape

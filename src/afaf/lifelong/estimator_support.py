@@ -92,3 +92,10 @@ def plain_label(label: Any) -> Label:
     if isinstance(label, str) and label.endswith("\0"):
         raise DataError(f"a label cannot end in a NUL character, which numpy drops: {label!r}")
     return label
+
+
+def only_images(images: NDArray[Any]) -> NDArray[Any]:
+    """What an encoder takes: vectors are refused."""
+    if images.ndim != 4:
+        raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
+    return images

@@ -46,6 +46,8 @@ class Exported:
 def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
     if model.method.predictor(model.learner) is not model.learner.network:
         raise ConfigError(f"method '{model.model.method}' answers with a head that is no part of the network, and cannot be exported")
+    if model.identity is not None:
+        raise ConfigError(f"a network on features of an encoder ({model.identity.name}) cannot be exported: a head in closed form can")
     if model.parts.any:
         raise ConfigError("the model answers with more than its network (parts.rotations, mirror or router), and cannot be exported yet")
     return for_inference(

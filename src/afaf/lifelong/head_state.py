@@ -31,6 +31,7 @@ class HeadSettings:
     name: str = DEFAULT
     options: Mapping[str, float] = field(default_factory=dict)  # of the head, such as shrinkage
     balance: bool = True  # classes count the same, however many images they have
+    class_sums: bool = False  # keep the Gram matrix of each class too: a class can then be taken out without its images
 
     def __post_init__(self) -> None:
         allowed = find_head(self.name).options
@@ -49,8 +50,12 @@ class State:
     held: Sums
 
     @classmethod
-    def empty(cls, features: int) -> State:
-        return cls(Sums.empty(features), Sums.empty(features))
+    def empty(cls, features: int, each: bool = False) -> State:
+        """`each`: with the Gram matrix of each class."""
+        return cls(Sums.empty(features, each=each), Sums.empty(features, each=each))
+
+    def of_class(self, c: int) -> State:
+        return State(self.taught.of_class(c), self.held.of_class(c))
 
     def take(self, classes: Sequence[int]) -> State:
         return State(self.taught.take(classes), self.held.take(classes))
@@ -83,8 +88,8 @@ class Summed:
     target: Tensor
 
     @classmethod
-    def empty(cls, features: int) -> Summed:
-        return cls([], State.empty(features), torch.empty(0, features), torch.empty(0, dtype=torch.int64))
+    def empty(cls, features: int, each: bool = False) -> Summed:
+        return cls([], State.empty(features, each), torch.empty(0, features), torch.empty(0, dtype=torch.int64))
 
     def placed(self, labels: Sequence[Label]) -> tuple[State, Tensor]:
         """The sums, and the classes of the images held out, with the rows of these labels."""

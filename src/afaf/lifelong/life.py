@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from afaf.encoders.identity import Identity
 from afaf.errors import DataError, FileError
 from afaf.methods import find_method
 from afaf.methods.base import Method
@@ -57,11 +58,13 @@ class Life:
     validation: float = 0.1
     epochs: int | None = None  # of every task; None: by its images
     tasks: list[TaskNote] = field(default_factory=list)
+    encoder: Identity | None = None  # whose features a network learns from; None: from images
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], class_names: list[list[str]]) -> Life:
         """From a file; raises ValueError, KeyError or TypeError for what no model could have said."""
         life = cls(**{**data, "tasks": [TaskNote.parse(note) for note in data["tasks"]]})
+        life.encoder = Identity.parse(data["encoder"]) if data.get("encoder") else None
         if [len(labels) for labels in life.labels] != [len(names) for names in class_names] or len(life.tasks) != len(life.labels):
             raise ValueError("its labels do not fit its classes")
         every = [label for labels in life.labels for label in labels]

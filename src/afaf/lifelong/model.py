@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from afaf.encoders.encoder import Encoder
 from afaf.errors import CapacityError, DataError
 from afaf.evaluation.metrics import hardly_learned
+from afaf.lifelong.base import LearnedModel, encoded_inputs
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, life_of_run, sorted_labels
 from afaf.lifelong.settings import (
@@ -57,11 +59,15 @@ LEARN_MORE = (
 )
 
 
-class Lifelong:
-    """A model and its life. `learn` makes it know more; everything else reads it."""
+class Lifelong(LearnedModel):
+    """A model and its life. `learn` makes it know more; everything else reads it.
 
-    def __init__(self, model: Model, life: Life, learns: bool = True):
+    With an encoder the network learns from its features: images are encoded first, and vectors are taken as features.
+    """
+
+    def __init__(self, model: Model, life: Life, learns: bool = True, encoder: Encoder | None = None):
         self.model, self.life, self.learns = model, life, learns
+        self.identity, self._encoder = life.encoder, encoder
 
     # Files and bytes.
 
@@ -88,7 +94,7 @@ class Lifelong:
         return self._with_life().to_bytes()
 
     def _with_life(self) -> Model:
-        return replace(self.model, life=asdict(self.life)) if self.learns else self.model
+        return replace(self.model, life=asdict(replace(self.life, encoder=self.identity))) if self.learns else self.model
 
     def problems(self) -> list[str]:
         """Promises of the ledger that are broken."""
@@ -96,7 +102,9 @@ class Lifelong:
 
     def copy(self, device: torch.device | None = None) -> Lifelong:
         """The same model, on the same device or another."""
-        return Lifelong.from_bytes(self.to_bytes(), device or self.learner.network.device)
+        copied = Lifelong.from_bytes(self.to_bytes(), device or self.learner.network.device)
+        copied._encoder = self._encoder
+        return copied
 
     # What it is.
 
@@ -144,17 +152,8 @@ class Lifelong:
     def made_with(self) -> LifelongSettings:
         """What was decided when it was begun, with nothing left open: a model begun with these settings is made in the same way."""
         life = self.life
-        kept = LifelongSettings(
-            method=self.model.method,
-            max_tasks=life.max_tasks,
-            max_classes=life.max_classes,
-            epochs=life.epochs,
-            augment=self.preparation.augment,
-            balance=life.balance,
-            negatives=life.negatives,
-            validation=life.validation,
-            seed=self.learner.seed,
-        )
+        same = {name: getattr(life, name) for name in ("max_tasks", "max_classes", "epochs", "balance", "negatives", "validation")}
+        kept = LifelongSettings(method=self.model.method, augment=self.preparation.augment, seed=self.learner.seed, **same)
         return spelled_out(self._outline_for(kept), kept, self.config)
 
     def decided(self, settings: LifelongSettings) -> LifelongSettings:
@@ -178,8 +177,10 @@ class Lifelong:
     # Learning.
 
     @classmethod
-    def begin(cls, images: NDArray[Any], labels: Sequence[Label], settings: LifelongSettings, device: torch.device) -> Lifelong:
-        """A model that knows nothing yet, made for images such as these; `learn` is what comes next."""
+    def begin(
+        cls, images: NDArray[Any], labels: Sequence[Label], settings: LifelongSettings, device: torch.device, encoder: Encoder | None = None
+    ) -> Lifelong:
+        """A model that knows nothing yet, made for images such as these, or such inputs of an encoder; `learn` is what comes next."""
         preparation = Preparation.measured(images, settings.augment)
         outline, setup = plan_life(input_shape(images, preparation), len(set(labels)), len(images), settings)
         per_class = setup.config.parts.outputs_per_class
@@ -194,8 +195,9 @@ class Lifelong:
             negatives=settings.negatives,
             validation=settings.validation,
             epochs=epochs_of_every_task(outline, settings, setup.config),
+            encoder=None if encoder is None else encoder.identity,
         )
-        return cls(Model(learner, setup.method.name, [], [preparation], setup.config.to_dict(), "lifelong"), life)
+        return cls(Model(learner, setup.method.name, [], [preparation], setup.config.to_dict(), "lifelong"), life, encoder=encoder)
 
     def learn(
         self,
@@ -206,7 +208,6 @@ class Lifelong:
     ) -> Lifelong:
         """The model that also knows these classes; this one stays as it is. `images` are (n, h, w, c) or (n, features)."""
         self.check_new(labels)
-        self._check_shape(images)
         images = self._as_learned(images)
         return self.copy(device)._learn(images, labels, progress or Progress())
 
@@ -254,6 +255,8 @@ class Lifelong:
 
     def _as_learned(self, images: NDArray[Any]) -> NDArray[Any]:
         """A number means the same whatever its type: of a model learned from bytes, 255 is 1 in any array."""
+        images = images if self.identity is None else encoded_inputs(self.encoder, images)
+        self._check_shape(images)
         if (images.dtype == np.uint8) == (self.life.pixels == "uint8"):
             return images
         return images.astype(np.float32) / np.float32(255 if self.life.pixels == "uint8" else 1)
@@ -342,17 +345,9 @@ class Lifelong:
         return torch.cat([predict(x)[:n].cpu() for n, x in batches])
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
-        """(n, known classes), in the order of `life.known`."""
-        self._check_shape(images)
         if not len(images):
             return np.zeros((0, len(self.life.known)), dtype=np.float32)
-        found: NDArray[Any] = self._logits(self._as_learned(images))[:, list(self.life.known.values())].numpy()
-        return found
-
-    def probabilities(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Of the known classes, in the order of `life.known`: a softmax of the logits at the model's temperature."""
-        found: NDArray[Any] = torch.softmax(torch.from_numpy(self.logits(images)).double() / self.temperature, 1).numpy()
-        return found
+        return np.asarray(self._logits(self._as_learned(images))[:, list(self.life.known.values())])
 
     # Changes that need no images.
 

@@ -42,13 +42,11 @@ class Served:
         self.labels = [str(label) for label in model.life.known]
         self.unknown_above: float | None = None
         self.confusion: NDArray[Any] | None = None
+        self.reading: Reading = _network_reading(model.spec.input_shape) if model.identity is None else model.identity.preprocessing
         if isinstance(model, EncodedModel):
-            self.reading: Reading = model.identity.preprocessing
             self.unknown_above = model.unknown_above
             shares = model.confusion()
             self.confusion = None if shares is None else shares.numpy()
-        else:
-            self.reading = _network_reading(model.spec.input_shape)
         side, channels = (self.reading.size, 3) if not isinstance(self.reading, tuple) else self.reading
         self.answers(np.zeros((1, side, side, channels), dtype=np.uint8))  # computes the head, which is then kept
         self.summary = {
@@ -117,7 +115,7 @@ class Served:
 
 def ready(model: AnyModel, checksum: str | None, undo: bool, encoder: Encoder | None, device: Any) -> Served:
     """The model with its encoder, which is shared with the model before if it is the same. `undo`: its last change can be undone."""
-    if isinstance(model, EncodedModel) and not model.attached:
+    if model.identity is not None and not model.attached:
         same = encoder is not None and encoder.identity == model.identity
         model.attach(encoder if same and encoder is not None else model.identity.name, device)
     return Served(model, checksum, undo)

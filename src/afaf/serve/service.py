@@ -111,7 +111,7 @@ class Service:
         """What the page shows of the model."""
         served, encoder = self.served, self.options.encoder
         if served is not None:
-            encoder = served.model.identity.name if isinstance(served.model, EncodedModel) else None
+            encoder = None if served.model.identity is None else served.model.identity.name
         return {
             "model": self.path.name,
             "encoder": encoder,
@@ -220,7 +220,7 @@ class Service:
         if self.served is not None and self.served.checksum == checksum:
             return self.served
         served = ready(load_any(self.path), checksum, undo_of(self.path) is not None, self.encoder, self.device)
-        if isinstance(served.model, EncodedModel):
+        if served.model.identity is not None:
             self.encoder = served.model.encoder
         return served
 

@@ -1,0 +1,80 @@
+"""What both kinds of model have: an encoder that is named, and found when it is first needed; probabilities made of logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from afaf.encoders.encoder import Encoder
+from afaf.encoders.find import find_encoder
+from afaf.encoders.identity import Identity
+from afaf.errors import FileError
+from afaf.heads.features import evened
+from afaf.lifelong.life import Life
+from afaf.streams.sources.source import Pixels
+
+
+class LearnedModel:
+    life: Life
+    identity: Identity | None  # of the encoder that the model was taught with; None: it has none
+    _encoder: Encoder | None = None
+
+    @property
+    def encoder(self) -> Encoder:
+        if self._encoder is None:
+            assert self.identity is not None
+            self.attach(self.identity.name)
+        assert self._encoder is not None
+        return self._encoder
+
+    @property
+    def attached(self) -> bool:
+        """Whether nothing is left to find."""
+        return self.identity is None or self._encoder is not None
+
+    def attach(self, source: str | Path | nn.Module | Encoder, device: torch.device | str = "cpu") -> None:
+        """Use this encoder; it must have the weights that the model was taught with."""
+        assert self.identity is not None
+        encoder = source if isinstance(source, Encoder) else find_encoder(source, device, self.identity.preprocessing)
+        if encoder.identity.digest != self.identity.digest:
+            raise FileError(
+                f"the encoder {encoder.identity.name} has other weights ({encoder.identity.digest[:12]}) than the model was taught with "
+                f"({self.identity.digest[:12]}): install that version, or begin a new model"
+            )
+        self._encoder = encoder
+        self.identity = replace(self.identity, name=encoder.identity.name)  # its file may have moved
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by."""
+        raise NotImplementedError
+
+    def logits(self, images: NDArray[Any]) -> NDArray[Any]:
+        """(n, known classes), in the order of `life.known`."""
+        raise NotImplementedError
+
+    def probabilities(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Of the known classes, in the order of `life.known`: a softmax of the logits at the model's temperature."""
+        found: NDArray[Any] = torch.softmax(torch.from_numpy(self.logits(images)).double() / self.temperature, 1).numpy()
+        return found
+
+
+def as_bytes(images: NDArray[Any]) -> Pixels:
+    """Images of bytes, or of floats in 0..1."""
+    return images if images.dtype == np.uint8 else np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+
+
+def inputs(encoded: Tensor) -> NDArray[np.float32]:
+    """What a network learns from, of what an encoder gives."""
+    return evened(encoded).numpy()
+
+
+def encoded_inputs(encoder: Encoder, images: NDArray[Any]) -> NDArray[Any]:
+    """The same of images (n, h, w, 1 or 3); vectors are such inputs already."""
+    return images if images.ndim == 2 else inputs(encoder.features(as_bytes(images)))
