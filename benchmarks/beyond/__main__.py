@@ -44,7 +44,8 @@ def table(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> str:
         measured = [spread([line[name] for line in done]) for name in ("acc", "acc_task_il")]
         cells = [stream, method, settings or "the preset", ", ".join(map(str, seeds)), measured[0]]
         cells += [spread([average_incremental_accuracy(line["R"]) or 0.0 for line in done]), measured[1], f"{size(done[0]):.2f}"]
-        cells += [f"{statistics.median(line['seconds'] for line in done):.0f}", ", ".join(commits)]
+        alone = [line["seconds"] for line in done if line["jobs_at_once"] == 1]  # runs side by side say nothing about one
+        cells += [f"{statistics.median(alone):.0f}" if alone else "-", ", ".join(commits)]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
