@@ -20,7 +20,7 @@ from afaf.doctor import examine
 from afaf.errors import RunError
 from afaf.methods import method_names
 from afaf.runs.job import Job
-from afaf.runs.results import Results
+from afaf.runs.results import METRICS, Results
 from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.storage.invariants import broken_invariants, changed_since
@@ -256,7 +256,7 @@ def test_results_are_compared_with_an_older_checkpoint_where_the_last_is_gone(fi
 def test_old_results_without_newer_fields_are_read(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    newer = (*Results.METRICS, "seconds", "seconds_learning", "device", "warnings", "run", "R_task_il_unmasked", "format")
+    newer = (*METRICS, "seconds", "seconds_learning", "device", "warnings", "run", "R_task_il_unmasked", "format")
     spoil(folder, lambda told: [told.pop(name) for name in newer])
     assert examine(folder).well
     assert resume(folder).R == resume(finished).R

@@ -10,6 +10,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from afaf.errors import AfafError, ConfigError
@@ -102,26 +103,23 @@ def _nothing() -> None: ...
 
 def within(seconds: float, problem: str, work: Callable[[], Any]) -> Any:
     """The result of work in a thread. Raise ConfigError, which begins with `problem`, if it fails or takes longer."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
+    done: Future[Any] = Future()
 
     def do() -> None:
         try:
-            results.append(work())
+            done.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            done.set_exception(error)
 
-    thread = threading.Thread(target=do, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise ConfigError(f"{problem}: no answer within {seconds:g} s")
-    if errors and isinstance(errors[0], AfafError):
-        raise errors[0]
-    if errors:
-        first = (str(errors[0]).strip() or type(errors[0]).__name__).splitlines()[0]
-        raise ConfigError(f"{problem}: {first}") from None
-    return results[0]
+    threading.Thread(target=do, daemon=True).start()  # a thread of a pool would keep the program from ending
+    try:
+        error = done.exception(seconds)
+    except TimeoutError:
+        raise ConfigError(f"{problem}: no answer within {seconds:g} s") from None
+    if error is None or isinstance(error, AfafError):
+        return done.result()
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ConfigError(f"{problem}: {first}") from None
 
 
 def _check_reachable(address: str) -> None:

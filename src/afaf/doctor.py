@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model_store import has_encoder
 from afaf.runs.checkpoint import changed_settings, load_checkpoint
-from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, resume_command
+from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, read_results, resume_command
 from afaf.runs.progress import RunProgress
 from afaf.runs.results import Results
 from afaf.storage import container
@@ -28,7 +28,6 @@ from afaf.training.learner import Learner
 
 CPU = torch.device("cpu")
 Table = dict[str, Any]
-Rows = Sequence[Sequence[float | None]]
 T = TypeVar("T")
 
 
@@ -112,14 +111,14 @@ def _examine_run(path: Path, diagnosis: Diagnosis) -> None:
         raise RunError(f"{path} is no run folder: there is neither a config.json nor a model nor a checkpoint in it")
     check_links(path)
     about = diagnosis.read(read_json, path / "config.json", "whole")
-    told = diagnosis.read(read_json, path / "results.json", "whole") if (path / "results.json").exists() else None
+    results = diagnosis.read(lambda file: read_results(path), path / "results.json", "whole") if (path / "results.json").exists() else None
     _examine_log(path / "log.jsonl", diagnosis)
     checkpoints = _examine_checkpoints(path, diagnosis)
     model = _examine_model(path, diagnosis)
     if about is not None:
         diagnosis.wrong += [f"config.json: {what}" for what in changed_settings(path, about)]
-    if told is not None:
-        _examine_results(Results.from_dict(told), None if diagnosis.blames("config.json") else about, checkpoints, model, diagnosis)
+    if results is not None:
+        _examine_results(results, None if diagnosis.blames("config.json") else about, checkpoints, model, diagnosis)
     _compare([*checkpoints, *([] if model is None else [model])], diagnosis)
     for left in [*path.glob(".*"), *(path / CHECKPOINTS).glob(".*")]:
         if is_part(left.name):
@@ -190,23 +189,17 @@ def _examine_results(
 def _not_as_recorded(results: Results, name: str, progress: RunProgress) -> list[str]:
     """Fields that are not what a checkpoint holds. One taken before the end did not know all numbers yet."""
     finished = bool(progress.R) and progress.R[-1][-1] is not None
-    pairs: dict[str, tuple[Rows, Rows]] = {
-        "R": (results.R, progress.R),
-        "R_task_il": (results.R_task_il, progress.R_task_il),
-        "R_task_il_unmasked": (results.R_task_il_unmasked or results.R_task_il, progress.R_task_il_unmasked),
-        "task_id": ([results.task_id], [progress.task_id]),
-        "before": ([results.before], [progress.before]),
-    }
-    others = [field for field, (told, held) in pairs.items() if not _same(told, held, finished)]
-    if finished and results.confusion != progress.confusion:
-        others.append("confusion")
+    fields = ("R", "R_task_il", "R_task_il_unmasked", "task_id", "before", *(("confusion",) if finished else ()))
+    stored = {**vars(results), "R_task_il_unmasked": results.R_task_il_unmasked or results.R_task_il}
+    others = [field for field in fields if not _same(stored[field], getattr(progress, field), finished)]
     return [f"{field} is not what {name} holds" for field in others]
 
 
-def _same(told: Rows, held: Rows, finished: bool) -> bool:
-    """Whether rows of numbers are the same; None stands for any where the run was not finished."""
-    ours, theirs = ([value for row in rows for value in row] for rows in (told, held))
-    return len(ours) == len(theirs) and all(a == b or (b is None and not finished) for a, b in zip(ours, theirs, strict=True))
+def _same(stored: Any, held: Any, finished: bool) -> bool:
+    """Whether lists of numbers are the same; in a run that was not finished, None is a number that it did not know yet."""
+    if isinstance(stored, list) and isinstance(held, list):
+        return len(stored) == len(held) and all(_same(a, b, finished) for a, b in zip(stored, held, strict=True))
+    return bool(stored == held) or (held is None and not finished)
 
 
 def _compare(states: list[Recorded], diagnosis: Diagnosis) -> None:

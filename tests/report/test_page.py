@@ -208,7 +208,7 @@ def test_the_page_and_the_picture_count_the_same_neurons_as_used(seeds: Path) ->
     ledger.owners[0][0], ledger.fixed(2)[0] = 0, 0  # though nothing leads into it
     axes = Figure().add_subplot()
     layers = neuron_layers(model)
-    _count_neurons(axes, model.learner.network.spec, ledger, [])
+    _count_neurons(axes, layers)
     drawn = [bar.get_width() for bar in axes.patches if bar.get_facecolor() == to_rgba(FREE_USED)]
     assert drawn == pytest.approx([100 * layer.used / layer.total for layer in layers])
 

@@ -40,21 +40,28 @@ class OutputError(WriteError):
         self.reader_left = error.errno == errno.EPIPE
 
 
-class SafeStdout:
-    """Standard output, closed or not: characters that its encoding lacks are escaped, and failures raise `OutputError`."""
+class SafeStream:
+    """A standard stream that escapes characters its encoding lacks.
 
-    def __init__(self, stream: Any):
-        self._stream = stream
+    A failure raises `OutputError`, unless `ignore_failures`. `stream` is None if it was closed before the program began (`>&-`).
+    """
+
+    def __init__(self, stream: Any, *, ignore_failures: bool = False):
+        self._stream, self._ignore_failures = stream, ignore_failures
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         with self._explained():
-            return int(self._stream.write(text))
+            if self._stream is None:
+                raise OSError(errno.EBADF, "it is closed")
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
         with self._explained():
-            self._stream.flush()
+            if self._stream is not None:
+                self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -64,54 +71,20 @@ class SafeStdout:
         try:
             yield
         except OSError as error:
-            self._failed(error)
-
-    def _failed(self, error: OSError) -> None:
-        """Discard the buffered output, so that Python does not try again when it ends."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-        raise OutputError(error) from None
-
-
-class SafeStderr(SafeStdout):
-    """Standard error: failures are ignored, since there is nowhere to report them."""
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OutputError):
-            super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OutputError):
-            super().flush()
-
-    def _failed(self, error: OSError) -> None:
-        raise OutputError(error) from None
-
-
-class Closed:
-    """Stands for a stream that was closed before the program began (`>&-`)."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        raise OSError(errno.EBADF, "it is closed")
-
-    def flush(self) -> None: ...
-    def isatty(self) -> bool:
-        return False
-
-    def fileno(self) -> int:
-        raise OSError(errno.EBADF, "it is closed")
+            if self._ignore_failures:
+                return
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # so that Python does not write the rest when it ends
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+            raise OutputError(error) from None
 
 
 @contextlib.contextmanager
 def safe_streams() -> Iterator[None]:
-    """Within the block, everything can be printed."""
+    """Within the block, everything can be printed; errors of stderr are ignored, since there is nowhere to report them."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = SafeStdout(sys.stdout or Closed()), SafeStderr(sys.stderr or Closed())  # type: ignore[assignment]
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr, ignore_failures=True)  # type: ignore[assignment]
     try:
         yield
     finally:

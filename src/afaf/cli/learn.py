@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from afaf.cli.answers import SKIP, encoder_at, evaluated, if_unreadable, image_size, open_ready, read_encoded
 from afaf.cli.consoles import ERR, say, warn, work_is_done
 from afaf.cli.photos import Encoding, labelled_files, prepare_photos, show_photos_learned
-from afaf.cli.progress import Display
 from afaf.encoders.encoder import Encoder
 from afaf.errors import ConfigError
 from afaf.lifelong import training
@@ -244,19 +243,19 @@ def removed(model: AnyModel, name: str) -> str:
     return f"removed {name}" + ("; its task has no class left, and its place is free for another task" if freed else "")
 
 
-class Bar(Display, training.Progress):
+class Bar(Progress, training.Progress):
     """A bar of epochs on a terminal; elsewhere a line at the beginning and every `EVERY` seconds."""
 
     def __init__(self, console: Console, on_cpu: bool = True, clock: Callable[[], float] = time.monotonic):
-        self.console, self.on_cpu, self.clock = console, on_cpu, clock
-        self.first_ended = self.last_line = 0.0
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.on_cpu, self.clock = on_cpu, clock
+        self.first_ended = self.last_line = 0.0
         self.bar: TaskID | None = None
 
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
         words = f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}"
-        self.bar = self.progress.add_task(words, total=epochs, note="")
+        self.bar = self.add_task(words, total=epochs, note="")
         self._line(f"{words}: {epochs} epochs")
 
     def epoch_ended(self, report: EpochReport) -> None:
@@ -272,7 +271,7 @@ class Bar(Display, training.Progress):
                 "leaves the model file as it was"
             )
         if self.bar is not None:
-            self.progress.update(self.bar, completed=report.epoch + 1, note=note)
+            self.update(self.bar, completed=report.epoch + 1, note=note)
         if self.clock() - self.last_line >= EVERY:
             self._line(f"task {report.task}: epoch {report.epoch + 1} of {report.epochs}, {note}")
 

@@ -124,7 +124,7 @@ def report(
     from afaf.runs.mirror import local_copy
 
     with contextlib.ExitStack() as copies:
-        folders = [copies.enter_context(local_copy(source, write=False)) if is_url(source) else Path(source) for source in sources]
+        folders = [copies.enter_context(local_copy(source, write=False)) for source in sources]
         out = out or (Path("report.html") if any(map(is_url, sources)) else None)
         say(f"wrote {write_report(folders, out, force=force)}")
         if figures is not None:

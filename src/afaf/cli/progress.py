@@ -6,7 +6,6 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +13,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     SpinnerColumn,
     TaskID,
     TimeElapsedColumn,
@@ -41,28 +39,12 @@ from afaf.sweeps.outcome import TrialEnded
 NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # columns of text
 
 
-class Display:
-    """Bars on a terminal, shown within a `with` block."""
-
-    def __init__(self, console: Console, *columns: str | ProgressColumn):
-        self.console = console
-        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-
-class ProgressDisplay(Display):
+class ProgressDisplay(Progress):
     """One run. On a terminal a bar for the stream and one for the current task, and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
-        super().__init__(
-            console, SpinnerColumn(), NAME, BarColumn(28), MofNCompleteColumn(), NOTE, TimeElapsedColumn(), LEFT, TimeRemainingColumn()
-        )
+        columns = (SpinnerColumn(), NAME, BarColumn(28), MofNCompleteColumn(), NOTE, TimeElapsedColumn(), LEFT, TimeRemainingColumn())
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.stream_bar: TaskID | None = None
         self.task_bar: TaskID | None = None
         self.class_names: tuple[str, ...] = ()
@@ -72,20 +54,20 @@ class ProgressDisplay(Display):
             case RunStarted(outline=outline, method=method, seed=seed, epochs=epochs):
                 self._print(f"[bold]{method}[/] learns [bold]{escape(outline.name)}[/], {len(outline)} tasks, seed {seed}")
                 if self.task_bar is not None:
-                    self.progress.remove_task(self.task_bar)
+                    self.remove_task(self.task_bar)
                 self.stream_bar, self.task_bar = self._replace(self.stream_bar, "stream", epochs, "epochs"), None
             case RunResumed(position=position, epochs_done=epochs):
                 self._print(f"  resumed from the last checkpoint: {position}")
                 if self.stream_bar is not None:
-                    self.progress.advance(self.stream_bar, epochs)
+                    self.advance(self.stream_bar, epochs)
             case TaskStarted(tasks=tasks, class_names=names):
                 self.task_bar, self.class_names = self._replace(self.task_bar, f"task {_span(tasks)}", None, "preparing"), names
             case EpochEnded(report=report):
                 note = f"loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
                 if self.task_bar is not None:
-                    self.progress.update(self.task_bar, total=report.epochs, completed=report.epoch + 1, note=note)
+                    self.update(self.task_bar, total=report.epochs, completed=report.epoch + 1, note=note)
                 if self.stream_bar is not None:
-                    self.progress.advance(self.stream_bar)
+                    self.advance(self.stream_bar)
             case TaskEnded(tasks=tasks, row=row):
                 accuracies = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
                 classes = ", ".join(self.class_names[:4]) + (" ..." if len(self.class_names) > 4 else "")
@@ -96,15 +78,15 @@ class ProgressDisplay(Display):
 
     def _replace(self, bar: TaskID | None, name: str, total: int | None, note: str) -> TaskID:
         if bar is not None:
-            self.progress.remove_task(bar)
-        return self.progress.add_task(name, total=total, note=note)
+            self.remove_task(bar)
+        return self.add_task(name, total=total, note=note)
 
     def _print(self, text: str) -> None:
         if self.console.is_terminal:
             self.console.print(text, highlight=False)
 
 
-class GridDisplay(Display):
+class GridDisplay(Progress):
     """Many runs. On a terminal a bar for all of them and one for each in progress; everywhere a line for each run that ends."""
 
     def __init__(
@@ -116,10 +98,11 @@ class GridDisplay(Display):
         jobs_at_once: int = 1,
         seconds_left: Callable[[], float | None] | None = None,
     ):
-        super().__init__(console, NAME, BarColumn(24), MofNCompleteColumn(), NOTE, TimeElapsedColumn())
+        columns = (NAME, BarColumn(24), MofNCompleteColumn(), NOTE, TimeElapsedColumn())
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.total, self.done, self.failed, self.jobs_at_once = total, already, 0, jobs_at_once
         self.seconds_left = seconds_left or self._from_those_done
-        self.whole = self.progress.add_task("[bold]all runs[/]", total=total, completed=already, note="")
+        self.whole = self.add_task("[bold]all runs[/]", total=total, completed=already, note="")
         self.bars: dict[str, TaskID] = {}
         self.began: dict[str, float] = {}
         self.seconds: list[float] = []  # of runs that ended
@@ -130,7 +113,7 @@ class GridDisplay(Display):
         match event:
             case JobStarted():
                 if name not in self.bars:  # it may start again, after its worker died
-                    self.bars[name] = self.progress.add_task(escape(name), total=None, note="loading")
+                    self.bars[name] = self.add_task(escape(name), total=None, note="loading")
                 self.began[name] = time.monotonic()
                 self._show_counts()
             case JobFinished(results=results):
@@ -141,13 +124,13 @@ class GridDisplay(Display):
                 self.failed += 1
                 self._show_counts()
                 if str(error) not in self.messages:  # one cause often stops all runs of a stream
-                    self.print(f"not done: {name}: {error}")
+                    self._line(f"not done: {name}: {error}")
                 self.messages.add(str(error))
             case JobStopped():
                 self._remove(event.job)
-                self.print(f"stopped before its end: {name}")
+                self._line(f"stopped before its end: {name}")
             case Warned(message=message):
-                self.print(f"warning: {name}: {message}")
+                self._line(f"warning: {name}: {message}")
             case RunStarted() | RunResumed() | EpochEnded() if name in self.bars:
                 self._advance(self.bars[name], event)
 
@@ -156,32 +139,32 @@ class GridDisplay(Display):
         self._remove(job)
         self.done += 1
         self._show_counts()
-        self.print(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}")
+        self._line(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}")
 
-    def print(self, message: str) -> None:
+    def _line(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, highlight=False, markup=False)
 
     def _advance(self, bar: TaskID, event: Event) -> None:
         match event:
             case RunStarted(epochs=epochs):
-                self.progress.update(bar, total=epochs, completed=0, note="epochs")
+                self.update(bar, total=epochs, completed=0, note="epochs")
             case RunResumed(position=position, epochs_done=epochs):
-                self.progress.update(bar, advance=epochs, note=position)
+                self.update(bar, advance=epochs, note=position)
             case EpochEnded(report=report):
-                self.progress.update(bar, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
+                self.update(bar, advance=1, note=f"task {report.task}  loss {report.loss:.3f}")
                 self._show_counts()
 
     def _remove(self, job: Job) -> None:
         name = run_name(job)
         if (bar := self.bars.pop(name, None)) is not None:
-            self.progress.remove_task(bar)
+            self.remove_task(bar)
         if name in self.began:
             self.seconds.append(time.monotonic() - self.began.pop(name))
 
     def _show_counts(self) -> None:
         failed = f", {self.failed} failed" if self.failed else ""
         note = f"{len(self.bars)} running, {self.done} done{failed}, {duration(self.seconds_left())}"
-        self.progress.update(self.whole, completed=self.done, note=note)
+        self.update(self.whole, completed=self.done, note=note)
 
     def _from_those_done(self) -> float | None:
         if not self.seconds:

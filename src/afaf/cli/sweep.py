@@ -17,14 +17,11 @@ from rich.table import Table
 
 from afaf.cli.consoles import ERR, OUT, say, work_is_done
 from afaf.cli.options import AtOnceOption, ConfigOption, DataOption, DeviceOption, JsonOption, MethodName, OnOption, SetOption, StreamName
-from afaf.cli.tune import tune_method
-from afaf.errors import ConfigError
 
 if TYPE_CHECKING:
     from afaf.runs.job import Job
     from afaf.sweeps.outcome import Outcome
 
-STABILITY = "stability"  # the search of `afaf tune`
 SHOWN = 10  # trials in the table, the best first
 AGAIN = "the same command again goes on with the sweep"
 
@@ -34,7 +31,7 @@ def sweep(
     method: MethodName,
     space: Annotated[Path | None, typer.Option(help="A TOML file of ranges and choices (default: the method's own).")] = None,
     trials: Annotated[int, typer.Option(help="As many in all, with those done before.", min=1, max=1_000_000)] = 20,
-    search: Annotated[str, typer.Option(help="random; tpe, which learns from trials; or stability: `afaf tune`.")] = "random",
+    search: Annotated[str, typer.Option(help="random; or tpe, which learns from trials.")] = "random",
     storage: Annotated[str | None, typer.Option(help="An Optuna storage URL, or a journal (default: journal.log in --out).")] = None,
     tasks: Annotated[int | None, typer.Option(help="Judge a trial after the first N tasks (default: all).")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the sweep (default: runs/sweep-STREAM-METHOD).")] = None,
@@ -57,24 +54,13 @@ def sweep(
     from afaf.runs.job import Job
     from afaf.sweeps.executor import find_executor
     from afaf.sweeps.outcome import PRESET
-    from afaf.sweeps.space import Range, read_space, shipped_space
+    from afaf.sweeps.search import Sweep, check_job
+    from afaf.sweeps.space import read_space, shipped_space
 
     job = Job(stream, method, seed, set_, config, device, data)
     job.check()
-    ranges = {} if space is None else read_space(space, job)
-    if search == STABILITY:
-        from afaf.sweeps.tune import Search
-
-        if storage is not None:
-            raise ConfigError(f"--search {STABILITY} keeps its trials in --out: leave out --storage")
-        start, rates = ranges.get(f"method.{job.method_class.tradeoff}", Range()).high, ranges.get("learn.lr", Range()).choices
-        strongest = Search(start, searches=trials, tasks=tasks or Search.tasks, learning_rates=rates)
-        tune_method(job, strongest, out, on, jobs_at_once, as_json=json_)
-        return
-    from afaf.sweeps.search import Sweep, check_job
-
     folder = out or Path("runs") / f"sweep-{file_name(stream)}-{method}"
-    ranges = ranges or shipped_space(job.method_class)
+    ranges = shipped_space(job.method_class) if space is None else read_space(space, job)
     check_job(job, ranges, tasks)
     with stopping(AGAIN) as stop, contextlib.closing(find_executor(on, job.device, jobs_at_once=jobs_at_once, stop=stop)) as executor:
         searched = Sweep(job, ranges, folder, executor, search=search, storage=storage, tasks=tasks)
@@ -106,7 +92,7 @@ def _show_outcome(outcome: Outcome, job: Job, folder: Path) -> None:
     if outcome.importance:
         lines.append("importance: " + ", ".join(f"{name} {value:.2f}" for name, value in outcome.importance.items()))
     if outcome.best is not None:
-        lines.append(f"run the best settings, and see them on the test images, with\n{_command(job, folder)}")
+        lines.append(f"run the best settings, and see them on the test images, with\n{command_for(job, folder)}")
     lines.append(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}")
     say("\n".join(lines))
 
@@ -118,7 +104,8 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _command(job: Job, folder: Path) -> str:
+def command_for(job: Job, folder: Path) -> str:
+    """The command of a run with the settings that a search has found."""
     from afaf.sweeps.outcome import PRESET
 
     words: Sequence[str] = ["afaf", "run", str(job.stream), job.method_class.name, "--config", str(folder / PRESET)]

@@ -1,4 +1,4 @@
-"""`afaf tune`, which is also `afaf sweep --search stability`: the trials, the chosen value, and the command that uses it."""
+"""`afaf tune`: the trials, the chosen value, and the command that uses it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from afaf.cli.options import (
     SetOption,
     StreamName,
 )
+from afaf.cli.sweep import command_for
 
 if TYPE_CHECKING:
-    from afaf.runs.job import Job
-    from afaf.sweeps.tune import Search, Tuned
+    from afaf.sweeps.tune import Tuned
 
 AGAIN = "the same command again goes on with the search"
 
@@ -55,25 +55,18 @@ def tune(
 
     The same command again goes on.
     """
-    from afaf.runs.job import Job
-    from afaf.sweeps.tune import Search
-
-    job, search = Job(stream, method, seed, set_, config, device, data), Search(start, decay, searches, tolerance, tasks, lr)
-    tune_method(job, search, out, on, jobs_at_once, as_json=json_)
-
-
-def tune_method(job: Job, search: Search, out: Path | None, on: str, jobs_at_once: int | None, *, as_json: bool) -> None:
-    """Carry out the search and print its result."""
     from afaf.cli.progress import trial_display
     from afaf.cli.runs import file_name
     from afaf.cli.signals import stopping
     from afaf.cluster import is_cluster
+    from afaf.runs.job import Job
     from afaf.sweeps.executor import find_executor
     from afaf.sweeps.outcome import FILE, PRESET
-    from afaf.sweeps.tune import Stability
+    from afaf.sweeps.tune import Search, Stability
 
-    folder = out or Path("runs") / f"tune-{file_name(str(job.stream))}-{job.method_class.name}"
-    stability = Stability(job, search, folder)
+    job = Job(stream, method, seed, set_, config, device, data)
+    folder = out or Path("runs") / f"tune-{file_name(stream)}-{job.method_class.name}"
+    stability = Stability(job, Search(start, decay, searches, tolerance, tasks, lr), folder)
     at_once = jobs_at_once or (None if is_cluster(on) else 1)
     with stopping(AGAIN) as stop, contextlib.closing(find_executor(on, job.device, jobs_at_once=at_once, stop=stop)) as executor:
         most = stability.search.most_trials
@@ -81,9 +74,9 @@ def tune_method(job: Job, search: Search, out: Path | None, on: str, jobs_at_onc
             tuned = stability.carry_out(executor, show)
     with work_is_done():
         _show_tuned(tuned)
-        say(f"use it with\n{_command(job, tuned)}")
+        say(f"use it with\n{command_for(job, folder)}")
         say(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}", ERR)
-    if as_json:
+    if json_:
         print(json.dumps({**tuned.to_dict(), "preset": str(folder / PRESET)}))
 
 
@@ -97,13 +90,3 @@ def _show_tuned(tuned: Tuned) -> None:
     first = tuned.within and tuned.value == max(trial.value for trial in tuned.trials)
     stronger = "; it was the first that was tried, and --start begins with a stronger one" if first else ""
     say(f"{tuned.option} = {tuned.value:g} ({how} {100 * tuned.tolerance:g} % of the best{stronger}):")
-
-
-def _command(job: Job, tuned: Tuned) -> str:
-    """The command of the tuned run: the settings that were given and those that were chosen."""
-    words = ["afaf", "run", str(job.stream), tuned.method]
-    for option, given in (("--config", job.config), ("--data", job.data)):
-        words += [] if given is None else [option, str(given)]
-    for setting in (*(job.settings or ()), *(f"{name}={value}" for name, value in tuned.settings.items())):
-        words += ["--set", setting]
-    return shlex.join(words)

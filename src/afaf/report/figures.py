@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from afaf.files import write_whole
 from afaf.files.marks import figure_metadata
 from afaf.network.ledger import Ledger
 from afaf.network.spec import NetworkSpec
-from afaf.report.ledger_facts import NOBODY, first_users
-from afaf.runs.folder import read_json
+from afaf.report.ledger_facts import LayerUse, first_users, neuron_layers
+from afaf.runs.folder import read_results
 from afaf.runs.results import Results
 from afaf.storage.model_file import Model
 from afaf.text import printable_name
@@ -43,7 +43,7 @@ def draw_run(folder: Path) -> None:
     if ledger.exists() and matrix.exists():
         return
     model = Model.load(folder / "model.safetensors")
-    results = Results.from_dict(read_json(folder / "results.json"))
+    results = read_results(folder)
     with warn_once_of_missing_letters():
         if not ledger.exists():
             write_whole(ledger, lambda part: save_ledger_picture(model, part))
@@ -74,7 +74,7 @@ def save_ledger_picture(model: Model, path: Path) -> None:
         axes.set_yticks([])
         axes.set_xlabel(_neurons(edge.inputs), fontsize=7)
         axes.set_ylabel(_neurons(edge.outputs), fontsize=7)
-    _count_neurons(figure.add_subplot(grid[1, :]), spec, ledger, tasks)
+    _count_neurons(figure.add_subplot(grid[1, :]), neuron_layers(model))
     handles = [
         Patch(color=task_colour(t), label=as_written(f"task {t}: {', '.join(model.class_names[t - 1])}"))
         for t in tasks
@@ -141,20 +141,16 @@ def _owner_image(owner: NDArray[np.int16], tasks: list[int]) -> NDArray[np.float
     return image
 
 
-def _count_neurons(axes: Axes, spec: NetworkSpec, ledger: Ledger, tasks: list[int]) -> None:
+def _count_neurons(axes: Axes, layers: Sequence[LayerUse]) -> None:
     """A bar for each hidden layer: neurons fixed by each task, used but free, unused."""
-    names = [spec.layer(s).name for s in spec.hidden_groups]
-    for row, l in enumerate(spec.hidden_groups):
-        fixed = ledger.fixed(l).cpu().numpy()
-        used = (first_users(spec, ledger, l) < NOBODY) & (fixed == 0)
-        parts = [(task_colour(t), (fixed == t).mean()) for t in tasks] + [(FREE_USED, used.mean())]
+    for row, layer in enumerate(layers):
         left = 0.0
-        for colour, share in parts:
-            axes.barh(row, 100 * share, left=left, color=colour, height=0.72)
-            left += 100 * share
+        for colour, count in [*((task_colour(t), n) for t, n in layer.fixed.items()), (FREE_USED, layer.used)]:
+            axes.barh(row, 100 * count / layer.total, left=left, color=colour, height=0.72)
+            left += 100 * count / layer.total
         axes.barh(row, 100 - left, left=left, color=UNOWNED, edgecolor="#888888", linewidth=0.5, height=0.72)
-        axes.text(101, row, f"{int((fixed > 0).sum())} of {len(fixed)} fixed", va="center", fontsize=7)
-    axes.set_yticks(range(len(names)), [as_written(name) for name in names], fontsize=8)
+        axes.text(101, row, f"{sum(layer.fixed.values())} of {layer.total} fixed", va="center", fontsize=7)
+    axes.set_yticks(range(len(layers)), [as_written(layer.name) for layer in layers], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xticks(range(0, 101, 20), [f"{p} %" for p in range(0, 101, 20)], fontsize=7)

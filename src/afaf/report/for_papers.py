@@ -19,11 +19,10 @@ from afaf.errors import RunError
 from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import format_of
 from afaf.report import svg
-from afaf.report.compare import differ_only_in_seed, measured_runs
 from afaf.report.figures import as_written, save, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
-from afaf.report.results_page import average_over_time, method_colours, presets_by_stream
+from afaf.report.results_page import average_over_time, differ_only_in_seed, measured_runs, method_colours, presets_by_stream
 from afaf.report.run_page import Runs, accuracy_series, curve_series
 from afaf.sweeps.store import Store
 

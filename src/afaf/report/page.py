@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from afaf.errors import RunError
 from afaf.files import check_output, write_output
 from afaf.files.marks import HTML_MARK
-from afaf.runs.folder import FILES, check_links, checkpoints_in, read_json, read_log, resume_command
+from afaf.runs.folder import FILES, check_links, checkpoints_in, read_log, read_results, resume_command
 from afaf.text import printable
 from afaf.version import __version__
 
@@ -75,6 +75,16 @@ def breakable(text: str) -> str:
     return "<wbr>".join(escape(part) for part in MAY_BREAK.split(text))
 
 
+def number(value: float | None) -> str:
+    """Return a value for a table; a dash if there is none."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def folded(summary: str, body: str, *, is_open: bool = False) -> str:
+    """Return HTML that a click shows."""
+    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{body}</details>"
+
+
 def stack(*boxes: str) -> str:
     """Charts below each other in the space of one."""
     return f'<div class="stack">{"".join(boxes)}</div>'
@@ -99,7 +109,7 @@ def html_table(headings: list[str], rows: list[list[str]], *, total_rows: int = 
 def runs_in(sources: Sequence[Path]) -> list[Path]:
     """Return the finished run folders among these folders and within them, sorted by seed."""
     folders = {path.parent.resolve(): path.parent for source in sources for path in _within(source, "results.json")}
-    return sorted(folders.values(), key=lambda path: (read_json(path / "results.json")["seed"], path.parts))
+    return sorted(folders.values(), key=lambda path: (read_results(path).seed, path.parts))
 
 
 def _within(source: Path, name: str) -> list[Path]:
@@ -150,8 +160,7 @@ def write_report(source: Path | Sequence[Path], out: Path | None = None, *, forc
 
 
 def _page(sources: Sequence[Path]) -> Page:
-    from afaf.report.compare import comparison_page, differ_only_in_seed
-    from afaf.report.results_page import results_page
+    from afaf.report.results_page import comparison_page, differ_only_in_seed, results_page
     from afaf.report.run_page import run_page
     from afaf.report.sweep_page import sweep_page
 

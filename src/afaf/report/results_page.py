@@ -1,23 +1,26 @@
-"""The page of a folder of results: all streams and methods, variants beside their presets, differences over paired seeds."""
+"""The page of a folder of results, or of run folders: all streams and methods, variants beside their presets, paired differences."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from afaf.errors import RunError
 from afaf.methods import method_names
 from afaf.report import svg
 from afaf.report.measured import Measured, Paired, Shape, class_names, failure, mean_matrix, minus
-from afaf.report.page import Page, Section, chart, charts, html_table, number_cards, stack
-from afaf.report.run_page import confusion_map, r_matrix
+from afaf.report.page import Page, Section, chart, charts, folded, html_table, number, number_cards, stack
+from afaf.report.run_page import confusion_map, costs_of_run, r_matrix, relevant_settings
+from afaf.runs.folder import read_json, read_results
 from afaf.runs.results import Spread
 from afaf.streams.benchmarks import BENCHMARKS
-from afaf.sweeps.store import Line, Store
+from afaf.sweeps.store import Line, Store, key_of, numbers_of
 
 # Of methods in order of appearance; told apart by people with protanopia and deuteranopia, too.
 COLOURS = (
@@ -41,6 +44,48 @@ def results_page(folder: Path) -> Page:
     measured = Measured(Store(folder).read().values())
     commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
     return measured_page(measured, "Results", f"Made by afaf report from {folder.name}/ alone. Commits: {', '.join(commits)}.")
+
+
+def comparison_page(folders: Sequence[Path]) -> Page:
+    """The page of runs that differ in stream, method or settings."""
+    footer = f"Made by afaf report from {len(folders)} run folders; nothing is loaded from elsewhere."
+    return measured_page(measured_runs(folders), "Runs compared", footer, base="first")
+
+
+def differ_only_in_seed(folders: Sequence[Path]) -> bool:
+    """Whether the runs can be averaged. Runs that are alike in everything, the seed too, are refused."""
+    settings = [relevant_settings(about) for about in map(_config, folders)]
+    seen: dict[str, Path] = {}
+    for folder, one in zip(folders, settings, strict=True):
+        seed = _config(folder)["seed"]
+        alike = repr(sorted({**one, "seed": seed}.items(), key=str))
+        if alike in seen:
+            raise RunError(f"{seen[alike]} and {folder} do not differ in their seed, {seed}, or in anything else: name one of them")
+        seen[alike] = folder
+    return all(one == settings[0] for one in settings)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "config.json")
+
+
+def measured_runs(folders: Sequence[Path]) -> Measured:
+    """Run folders as lines. Of runs of one stream and method the first is the base; the others name the settings that differ from its."""
+    bases: dict[tuple[str, str], dict[str, Any]] = {}
+    costs: dict[tuple[str, str, str], Any] = {}
+    lines: list[Line] = []
+    for folder in folders:
+        results, settings = read_results(folder), relevant_settings(_config(folder))
+        base = bases.setdefault((results.stream, results.method), settings)
+        changed = {name: settings.get(name) for name in {**base, **settings} if settings.get(name) != base.get(name)}
+        key = key_of(results.stream, results.method, changed, results.seed)
+        if key[:3] not in costs:
+            found = costs_of_run(folder, results)
+            costs[key[:3]] = None if found is None else asdict(found)
+        head = {"stream": results.stream, "method": results.method, "settings": changed, "seed": results.seed}
+        more = {"class_names": results.class_names, "costs": costs[key[:3]], "seconds": results.seconds, "device": results.device}
+        lines.append({**head, **numbers_of(results), **more})
+    return Measured(lines)
 
 
 def measured_page(measured: Measured, title: str, footer: str, base: str = "preset") -> Page:
@@ -177,8 +222,7 @@ def matrices(measured: Measured, shapes: Sequence[Shape]) -> str:
             lines = list(measured.runs(shape).values())
             for setting, name in (("class-IL", "R"), ("task-IL", "R_task_il")):
                 boxes.append(r_matrix(mean_matrix([line[name] for line in lines]), f"{shape.method}, {setting}"))
-        first = " open" if not parts else ""
-        parts.append(f"<details{first}><summary>{escape(stream)}</summary>{charts(*boxes)}</details>")
+        parts.append(folded(stream, charts(*boxes), is_open=not parts))
     return "".join(parts)
 
 
@@ -245,10 +289,10 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
     for shape in shapes:
         for seed, line in measured.runs(shape).items():
             values = [line[name] for name in ("acc", "bwt", "acc_task_il")]
-            row = [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), *("–" if v is None else f"{v:.2f}" for v in values)]
+            row = [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), *map(number, values)]
             rows.append([*row, f"{line.get('seconds', 0):.0f}"])
     shown = html_table(["run", "seed", "ACC", "BWT", "task-IL", "s"], rows)
-    return f"<details><summary>{len(rows)} runs</summary>{shown}</details>"
+    return folded(f"{len(rows)} runs", shown)
 
 
 def without_numbers(measured: Measured) -> str:
@@ -259,4 +303,4 @@ def without_numbers(measured: Measured) -> str:
         for seed, why in measured.failures(shape).items()
     ]
     shown = html_table(["run", "seed", "why"], rows, words=(2,))
-    return f"<details><summary>{len(rows)} runs without numbers</summary>{shown}</details>" if rows else ""
+    return folded(f"{len(rows)} runs without numbers", shown) if rows else ""

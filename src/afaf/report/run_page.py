@@ -17,10 +17,10 @@ from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import mean_matrix
-from afaf.report.page import Page, Section, chart, charts, html_table, number_cards
+from afaf.report.page import Page, Section, chart, charts, folded, html_table, number, number_cards
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
-from afaf.runs.folder import read_epochs, read_json
+from afaf.runs.folder import read_epochs, read_json, read_results
 from afaf.runs.job import Job
 from afaf.runs.results import Results, Row, Spread, Summary
 from afaf.runs.setup import costs_of
@@ -42,7 +42,7 @@ class Runs:
 
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
-        self.results = [Results.from_dict(read_json(path / "results.json")) for path in folders]
+        self.results = [read_results(path) for path in folders]
         configs = [read_json(path / "config.json") for path in folders]
         self.first = self.results[0]
         self.config: dict[str, Any] = configs[0]["config"]
@@ -133,8 +133,8 @@ def headline(runs: Runs) -> str:
     seconds = float(np.mean([run.seconds for run in runs.results]))
     cards.append((f"{seconds:.1f} s", "time", "training and evaluation, without loading the data"))
     warnings = list(dict.fromkeys(warning for run in runs.results for warning in run.warnings))
-    notes = f"<details><summary>{len(warnings)} warning(s)</summary><ul>{''.join(f'<li>{escape(w)}</li>' for w in warnings)}</ul></details>"
-    return number_cards(cards) + (notes if warnings else "")
+    notes = "".join(f"<li>{escape(warning)}</li>" for warning in warnings)
+    return number_cards(cards) + (folded(f"{len(warnings)} warning(s)", f"<ul>{notes}</ul>") if warnings else "")
 
 
 def r_matrices(runs: Runs) -> str:
@@ -331,22 +331,14 @@ def cost_bars(runs: Runs) -> str:
 
 def seed_table(runs: Runs) -> str:
     names = ["acc", "bwt", "la", "acc_task_il", "task_id_accuracy"]
-    rows = []
-    for run in runs.results:
-        values = [getattr(run, name) for name in names]
-        rows.append([str(run.seed), *("–" if value is None else f"{value:.2f}" for value in values), f"{run.seconds:.0f}"])
+    rows = [[str(run.seed), *(number(getattr(run, name)) for name in names), f"{run.seconds:.0f}"] for run in runs.results]
     if runs.several:
-        spreads = [Summary(runs.results).spread(name) for name in names]
-        rows.append(["mean", *("–" if s is None else f"{s.mean:.2f}" for s in spreads), ""])
-        rows.append(["std", *("–" if s is None or s.std is None else f"{s.std:.2f}" for s in spreads), ""])
+        summary = Summary(runs.results)
+        rows += [[title, *(number(values[name]) for name in names), ""] for title, values in (("mean", summary.mean), ("std", summary.std))]
     return chart("", html_table(["seed", "ACC", "BWT", "LA", "task-IL", "task id", "s"], rows, total_rows=2 if runs.several else 0))
 
 
 def settings(runs: Runs) -> str:
     """Return all settings, folded."""
-    rows = []
-    for section, values in runs.config.items():
-        for name, value in (values or {}).items():
-            rows.append([f"{section}.{name}", json.dumps(value)])
-    shown = html_table(["setting", "value"], rows, words=(1,))
-    return f"<details><summary>{len(rows)} settings</summary>{shown}</details>"
+    rows = [[f"{section}.{name}", json.dumps(value)] for section, values in runs.config.items() for name, value in (values or {}).items()]
+    return folded(f"{len(rows)} settings", html_table(["setting", "value"], rows, words=(1,)))

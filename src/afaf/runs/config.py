@@ -97,9 +97,7 @@ def build_config(options: type[Any], *tables: Mapping[str, Any]) -> Config:
 
 def check_names(options: type[Any], *tables: Mapping[str, Any]) -> Config:
     """Check keys, types and bounds: everything that can be checked before the stream is known."""
-    merged: Table = {}
-    for table in tables:
-        merged = merge(merged, table)
+    merged = merge(*tables)
     sections = {f.name: f for f in dataclasses.fields(Config)}
     for name in merged:
         if name not in sections:
@@ -123,12 +121,13 @@ def check_values(config: Config) -> None:
         raise ConfigError(f"learn.momentum is for learn.optimiser=sgd, not for {learn.optimiser}: leave it out; adamw has beta1 and beta2")
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
-    """Tables within tables are merged; anything else is replaced."""
-    merged = dict(below)
-    for name, value in above.items():
-        old = merged.get(name)
-        merged[name] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+def merge(*tables: Mapping[str, Any]) -> Table:
+    """Later tables override earlier ones; tables within tables are merged."""
+    merged: Table = {}
+    for table in tables:
+        for name, value in table.items():
+            old = merged.get(name)
+            merged[name] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -142,7 +141,7 @@ def parse_set(assignments: Sequence[str]) -> Table:
             raise ConfigError(f"--set {shown(assignment)}: write section.key=value, for example learn.epochs=10")
         if len(parts) > DEEPEST:
             raise ConfigError(f"--set {shown(assignment)}: no setting has a name of {len(parts)} parts")
-        table = merge(table, nested(parts, _parse_value(name, text)))
+        table = merge(table, nested(name.strip(), _parse_value(name, text)))
     return table
 
 
@@ -156,9 +155,9 @@ def _parse_value(name: str, text: str) -> Any:
     return parsed["value"]
 
 
-def nested(parts: Sequence[str], value: Any) -> Table:
-    """{"a": {"b": value}} for the parts a, b."""
-    for part in reversed(parts):
+def nested(name: str, value: Any) -> Table:
+    """{"a": {"b": value}} for the setting a.b."""
+    for part in reversed(name.split(".")):
         value = {part: value}
     return typing.cast(Table, value)
 

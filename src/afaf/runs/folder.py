@@ -20,7 +20,7 @@ from afaf.files import append_line, is_part, make_folders, read_bytes, reason, r
 from afaf.files.lock import NAME as LOCK
 from afaf.files.lock import FolderLock, in_use, is_locked
 from afaf.files.read import RECORD_LIMIT
-from afaf.runs import results
+from afaf.runs.results import Results
 
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
@@ -184,19 +184,30 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a run folder; RunError if it is damaged, impossible or of a newer format."""
-    data, wrong = None, ""
+    """Read a JSON file of a run folder; RunError if it is damaged or of a newer format."""
     try:
         data = json.loads(_read(path))
     except (ValueError, RecursionError):
-        wrong = "it is not JSON in UTF-8"
-    if isinstance(data, dict):
-        if isinstance(data.get("format"), int) and data["format"] > FORMAT:
-            raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
-        wrong = results.what_is_wrong(data) if path.name == "results.json" else ""
-    if wrong or not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: {wrong or 'it holds no table'}; `afaf doctor {path.parent}` says what can be recovered")
+        raise _damaged(path, "it is not JSON in UTF-8") from None
+    if not isinstance(data, dict):
+        raise _damaged(path, "it holds no table")
+    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        raise RunError(f"{path} was written by a newer afaf (format {data['format']}): update afaf to read it")
     return data
+
+
+def read_results(folder: Path) -> Results:
+    """The results of a finished run; RunError if they are damaged, impossible or of a newer format."""
+    path = folder / "results.json"
+    table = read_json(path)
+    try:
+        return Results.from_dict(table)
+    except RunError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, why: str) -> RunError:
+    return RunError(f"{path} is damaged: {why}; `afaf doctor {path.parent}` says what can be recovered")
 
 
 def began_with(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def settings_tables(config: str | Path | None, settings: Mapping[str, Any] | Seq
     if isinstance(settings, str):
         raise ConfigError("settings are a table such as {'learn.epochs': 5}, or a list of 'section.key=value'")
     if isinstance(settings, Mapping):
-        tables += [nested(name.split("."), value) for name, value in settings.items()]
+        tables += [nested(name, value) for name, value in settings.items()]
     elif settings is not None:
         tables.append(parse_set(settings))
     return tables

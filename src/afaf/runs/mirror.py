@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from afaf.errors import AfafError, WriteError
-from afaf.files.urls import file_system
+from afaf.files.urls import file_system, is_url
 from afaf.runs.folder import CHECKPOINTS, checkpoints_in
 
 EVERY = 5.0  # seconds between copies
@@ -17,11 +17,15 @@ FIRST, LAST = ("config.json", "log.jsonl"), ("model.safetensors", "results.json"
 
 
 @contextlib.contextmanager
-def local_copy(url: str, *, write: bool = True) -> Iterator[Path]:
-    """A local folder with the files behind a URL; with `write` what is new in it is copied back. Errors name the URL.
+def local_copy(place: str | Path, *, write: bool = True) -> Iterator[Path]:
+    """A local folder with the files behind a URL; any other place is its own. With `write` new files are copied back.
 
-    With `write` nothing is fetched unless it is a run.
+    Errors name the URL. With `write` nothing is fetched unless it is a run.
     """
+    if not is_url(place):
+        yield Path(place)
+        return
+    url = str(place)
     with tempfile.TemporaryDirectory(prefix="afaf-run-") as place:
         mirror = Mirror(url, Path(place) / (PurePosixPath(url).name or "run"))
         try:

@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-6  # of a percentage: a mean is not the same to the last bit everywhere
 Row = list[Percent | None]
-METRICS = (
-    "acc",
-    "bwt",
-    "la",
-    "acc_task_il",
-    "acc_task_il_unmasked",
-    "bwt_task_il",
-    "forgetting",
-    "forward_transfer",
-    "average_incremental_accuracy",
-    "task_id_accuracy",
-)
 
 
 @dataclass
@@ -110,11 +98,9 @@ class Results:
         """The share of predictions that are a class of the right task, after the last task."""
         return self.task_id[-1]
 
-    METRICS = METRICS
-
     def metrics(self) -> dict[str, float | None]:
         """Return every metric by name."""
-        return {name: getattr(self, name) for name in self.METRICS}
+        return {name: getattr(self, name) for name in METRICS}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, metrics included, in a form that JSON can store."""
@@ -124,11 +110,18 @@ class Results:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Results:
-        """Read the output of `to_dict`; raises `RunError`, naming the field, if no run can have written it."""
-        wrong = what_is_wrong(data)
-        if wrong:
+        """Read the output of `to_dict`; raises `RunError`, naming the field, if no run can have written it.
+
+        Old results may lack fields with a default.
+        """
+        try:
+            stored = build(dict[str, Finite | None], {name: value for name, value in data.items() if name in METRICS})
+            results: Results = build(cls, {name: value for name, value in data.items() if name not in (*METRICS, "format")})
+        except ConfigError as error:
+            raise RunError(f"these are no results of a run: {error}") from None
+        if wrong := _misfit(results) or _contradiction(results, stored):
             raise RunError(f"these are no results of a run: {wrong}")
-        return _build(data)
+        return results
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row for each task learned and task evaluated (needs pandas)."""
@@ -148,28 +141,17 @@ class Results:
         return f"Results({self.stream}, {self.method}, seed {self.seed}: {numbers})"
 
 
-def what_is_wrong(data: Any) -> str:
-    """The reason why a table is not the results of a run, with the field; empty if it is. Old results may lack fields with a default."""
-    if not isinstance(data, dict):
-        return "it holds no table"
-    try:
-        stored = build(dict[str, Finite | None], {name: data[name] for name in METRICS if name in data})
-        results = _build(data)
-    except ConfigError as error:
-        return str(error)
-    if wrong := _misfit(results):
-        return wrong
+METRICS = tuple(name for name, value in vars(Results).items() if isinstance(value, property))
+
+
+def _contradiction(results: Results, stored: dict[str, float | None]) -> str:
+    """A stored metric that does not follow from the accuracies."""
     for name, expected in results.metrics().items():
         value = stored.get(name, expected)
         same = value is expected if value is None or expected is None else math.isclose(value, expected, rel_tol=0, abs_tol=CLOSE)
         if not same:
             return f"{name} is {shown(value)}, but {shown(expected)} follows from the accuracies"
     return ""
-
-
-def _build(data: dict[str, Any]) -> Results:
-    results: Results = build(Results, {name: value for name, value in data.items() if name not in (*METRICS, "format")})
-    return results
 
 
 def _misfit(results: Results) -> str:
@@ -224,12 +206,12 @@ class Summary:
     @property
     def mean(self) -> dict[str, float | None]:
         """The mean of each metric over the runs that have it."""
-        return {name: spread.mean if (spread := self.spread(name)) else None for name in Results.METRICS}
+        return {name: spread.mean if (spread := self.spread(name)) else None for name in METRICS}
 
     @property
     def std(self) -> dict[str, float | None]:
         """The standard deviation of each metric; None for fewer than two runs."""
-        return {name: spread.std if (spread := self.spread(name)) else None for name in Results.METRICS}
+        return {name: spread.std if (spread := self.spread(name)) else None for name in METRICS}
 
     def minus(self, other: Summary, metric: str) -> Spread | None:
         """The differences in a metric over the seeds that both have."""

@@ -21,7 +21,7 @@ from afaf.runs.checkpoint import changed_settings
 from afaf.runs.config import Config, NetworkSettings, RunSettings, StreamSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
-from afaf.runs.folder import FREE, RunFolder, began_with, flat
+from afaf.runs.folder import FREE, RunFolder, began_with, flat, read_results
 from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.mirror import local_copy
 from afaf.runs.progress import RunState
@@ -80,26 +80,14 @@ def resume(
         on_event: As in `afaf.run`.
         stop: As in `afaf.run`.
     """
-    if is_url(run):
-        given: dict[str, Any] = {
-            "device": device,
-            "data": data,
-            "settings": settings,
-            "stream": stream,
-            "method": method,
-            "network": network,
-        }
-        with local_copy(str(run)) as here:
-            return replace(resume(here, **given, start=start, until=until, on_event=on_event, stop=stop), run=str(run))
-    path = Path(run)
-    with RunFolder.reopen(path) as folder:
+    with local_copy(run) as path, RunFolder.reopen(path) as folder:
+        about = folder.read_json("config.json")
         if folder.finished:
             if settings:
                 raise ConfigError(f"the run in {path} is finished: settings change nothing; start another run to use others")
             if stream is not None:
-                _check_was_learned(folder.read_json("config.json"), path, stream)
-            return replace(Results.from_dict(folder.read_json("results.json")), run=str(path))  # it may have been moved
-        about = folder.read_json("config.json")
+                _check_was_learned(about, path, stream)
+            return replace(read_results(path), run=str(run))  # it may have been moved
         _check_stored(about, path)
         _check_free(settings)
         find_device(device or about["device"])
@@ -128,7 +116,7 @@ def resume(
         resumed = Run(job, opened, setup, folder, on_event, stop)
         _restore(resumed, folder)
         _warn_if_elsewhere(about, resumed)
-        return resumed.carry_out()
+        return replace(resumed.carry_out(), run=str(run))
 
 
 def _restore(run: Run, folder: RunFolder) -> None:
@@ -186,10 +174,7 @@ def _check_stored(about: Mapping[str, Any], path: Path) -> None:
 
 
 def _check_free(settings: Mapping[str, Any] | Sequence[str] | None) -> None:
-    merged: Table = {}
-    for table in settings_tables(None, settings):
-        merged = merge(merged, table)
-    for section, values in merged.items():
+    for section, values in merge(*settings_tables(None, settings)).items():
         if section != "run" or not set(values) <= FREE:
             free = " and ".join(f"run.{name}" for name in sorted(FREE))
             raise ConfigError(f"a run continues with the settings it began with; only {free} can be changed")

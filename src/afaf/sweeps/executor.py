@@ -91,6 +91,25 @@ def stream_key(job: Job) -> str:
     return json.dumps([job.stream, job.data, [table["stream"] for table in job.tables if "stream" in table]], default=str)
 
 
+def in_threads(jobs: Iterable[Job | None], do: Callable[[Job], None], threads: int, room: Callable[[], int], stop: StopToken) -> None:
+    """Do each job in a thread, as many at once as there is `room` for. An error ends them all: those in progress after their epoch."""
+    left, running = iter(jobs), set[Future[None]]()
+    with ThreadPoolExecutor(threads, thread_name_prefix="run") as pool:
+        try:
+            while True:
+                while not stop.asked and len(running) < room() and (job := next(left, None)) is not None:
+                    running.add(pool.submit(do, job))
+                if not running:
+                    return
+                done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+        except BaseException:  # an interrupt too
+            if not stop.asked:
+                stop.ask()
+            raise
+
+
 class LocalExecutor:
     """This machine: several runs at once on a GPU, each in a thread with its own CUDA stream; one after the other on a CPU.
 
@@ -113,43 +132,22 @@ class LocalExecutor:
 
     def carry_out(self, jobs: Iterable[Job | None], on_event: OnEvent, measure: Measure | None = None) -> None:
         stop = StopToken(self.stop, self.deadline)
-        left = iter(jobs)
 
         def do(job: Job) -> None:
             self._do(replace(job, device=str(self.device)), on_event, measure, StopToken(stop))
 
-        if self.jobs_at_once == 1:
-            for job in filter(None, left):
-                if stop.asked:
-                    return
-                do(job)
+        if self.jobs_at_once > 1:
+            in_threads(jobs, do, self.jobs_at_once, lambda: self.jobs_at_once, stop)
             return
-        with ThreadPoolExecutor(self.jobs_at_once, thread_name_prefix="run") as threads:
-            try:
-                self._keep_busy(threads, left, do, stop)
-            except BaseException:  # an interrupt too: the runs in progress end with their epoch
-                if not stop.asked:
-                    stop.ask()
-                raise
+        for job in filter(None, jobs):
+            if stop.asked:
+                return
+            do(job)
 
     def cancel(self, job: Job) -> None:
         self._cancelled.get(id(job), StopToken()).ask()  # it may have ended meanwhile
 
     def close(self) -> None: ...
-
-    def _keep_busy(self, threads: ThreadPoolExecutor, left: Iterator[Job | None], do: Callable[[Job], None], stop: StopToken) -> None:
-        running: set[Future[None]] = set()
-        while True:
-            while len(running) < self.jobs_at_once and not stop.asked:
-                job = next(left, None)
-                if job is None:
-                    break
-                running.add(threads.submit(do, job))
-            if not running:
-                return
-            done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                future.result()
 
     def _do(self, job: Job, on_event: OnEvent, measure: Measure | None, stop: StopToken) -> None:
         def emit(event: Event) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from afaf.errors import ConfigError
 from afaf.files import write_whole
-from afaf.runs.config import Table, merge
+from afaf.runs.config import Table, merge, nested
 from afaf.runs.events import Event
 from afaf.runs.folder import CHECKPOINTS, flat, read_json
 from afaf.runs.job import Job
@@ -58,9 +58,7 @@ class Outcome:
 def describe_search(folder: Path, job: Job, objective: str, space: Space, tasks: int | None, **more: Any) -> dict[str, Any]:
     """Everything that the trials of a search depend on. A folder that holds another search is refused."""
     stream = job.source if isinstance(job.stream, str) else job.stream.name
-    settings: Table = {}  # that all trials share, besides those of a config file that replaces the preset
-    for table in job.tables:
-        settings = merge(settings, table)
+    settings = merge(*job.tables)  # that all trials share
     about: dict[str, Any] = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": settings, "tasks": tasks}
     ranges = {name: asdict(one) for name, one in space.items()}
     about = json.loads(json.dumps({**about, "objective": objective, "space": ranges, **more}))
@@ -89,7 +87,7 @@ def write_outcome(folder: Path, about: Mapping[str, Any], outcome: Outcome) -> N
     table = {"format": 1, "about": about, "trials": trials, "importance": outcome.importance, "chosen": outcome.chosen}
     write_whole(folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())
     if outcome.best is not None and outcome.best.value is not None:
-        settings = merge(about["settings"], _nested(outcome.best.settings))
+        settings = merge(about["settings"], *(nested(name, value) for name, value in outcome.best.settings.items()))
         write_whole(folder / PRESET, preset(about, settings, outcome.best).encode())
 
 
@@ -104,12 +102,3 @@ def preset(about: Mapping[str, Any], settings: Table, best: TrialRecord) -> str:
 
 def _toml(value: Any) -> str:
     return '"none"' if value is None else json.dumps(value)
-
-
-def _nested(settings: Mapping[str, Any]) -> Table:
-    table: Table = {}
-    for name, value in settings.items():
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        table = merge(table, value)
-    return table

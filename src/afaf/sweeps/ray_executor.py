@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import socket
 import threading
@@ -23,13 +24,14 @@ from afaf.runs.job import Job
 from afaf.runs.runner import data_digest
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
-from afaf.sweeps.executor import LocalExecutor, Measure, OpenStreams, stream_key
+from afaf.sweeps.executor import LocalExecutor, Measure, OpenStreams, in_threads, stream_key
 from afaf.version import __version__
 
 LIVES = 4  # workers that a job may lose before it counts as failed
 LOCK_PATIENCE = 60.0  # seconds that a job waits for the lock of a worker that is dying elsewhere
 EVENTS_EVERY = 0.25  # seconds between two messages of a worker, with few workers
 MESSAGES_PER_SECOND = 200  # that the driver is asked to handle in all
+MOST_WORKERS = 1 << 12
 
 
 class Worker:
@@ -102,23 +104,11 @@ class SharedStream:
     named: bool  # else only the driver has it
 
 
-@dataclass
-class Attempt:
-    """A job that waits for a worker or has one."""
-
-    number: int
-    job: Job
-    given_up: int = 0  # workers that died with it
-    not_before: float = 0.0
-    locked_since: float | None = None
-    worker: Any = None
-    started: bool = False
-    ended: bool = False
-    again: bool = False  # a worker may have begun it
-
-
 class RayExecutor:
-    """A Ray cluster, started on this machine (`ray`) or joined (`ray:HOST:PORT`); a worker has one CPU, or a part of a GPU."""
+    """A Ray cluster, started on this machine (`ray`) or joined (`ray:HOST:PORT`); a worker has one CPU, or a part of a GPU.
+
+    A thread of this process takes care of each job: it waits for a worker, and gives the job to another if that one dies.
+    """
 
     shares_memory = False
 
@@ -138,181 +128,150 @@ class RayExecutor:
         self.deadline, self.stop = deadline, stop or StopToken()
         self.stream_of = OpenStreams().of
         self._shared: dict[str, SharedStream] = {}
-        self._idle: list[Any] = []
-        self._starting: dict[Any, Any] = {}  # worker by the reference that says that it is ready
-        self._busy: dict[Any, Attempt] = {}  # by the stream of events
-        self._numbers = 0
-        self._no_worker_since: float | None = None
+        self._idle: list[Any] = []  # workers
+        self._starting: list[tuple[Any, Any]] = []  # workers that no thread waits for any more
+        self._working: dict[int, StopToken] = {}  # by the id of the job in progress
+        self._waiting = 0  # threads without a worker
         self._warned = False
+        self._numbers = itertools.count()
+        self._lock, self._events = threading.Lock(), threading.Lock()
 
     @property
     def jobs_at_once(self) -> int:
         """Workers for which the cluster has room now."""
-        return min(room(self._ray, self.device.type == "cuda"), self._most or 1 << 30)
+        return min(room(self._ray, self.device.type == "cuda"), self._most or MOST_WORKERS)
 
     def close(self) -> None:
-        for worker in (*self._idle, *self._starting.values(), *(attempt.worker for attempt in self._busy.values())):
+        for worker in (*self._idle, *(worker for worker, _ in self._starting)):
             self._ray.kill(worker)
         if self._ours:
             self._ray.shutdown()
 
     def cancel(self, job: Job) -> None:
-        for attempt in self._busy.values():
-            if attempt.job is job:
-                attempt.worker.stop.remote(attempt.number)
+        self._working.get(id(job), StopToken()).ask()
 
     def carry_out(self, jobs: Iterable[Job | None], on_event: OnEvent, measure: Measure | None = None) -> None:
-        stop, left = StopToken(self.stop, self.deadline), iter(jobs)
-        waiting: deque[Attempt] = deque()
-        try:
-            while True:
-                if not stop.asked:
-                    self._take(left, waiting)
-                    self._give_out(waiting, on_event, measure)
-                else:
-                    while waiting:
-                        on_event(JobStopped(waiting.popleft().job))
-                    self._stop_all()
-                if not self._busy and not waiting:
-                    break
-                self._listen(on_event, waiting)
-        except BaseException:
-            self._stop_all()
-            while self._busy:
-                self._listen(lambda event: None, deque())
-            raise
+        stop = StopToken(self.stop, self.deadline)
+        in_threads(jobs, lambda job: self._do(job, on_event, measure, StopToken(stop)), MOST_WORKERS, lambda: self.jobs_at_once, stop)
         if self.stop.asked:
             raise StoppedError(f"stopped by {self.stop.cause}; everything up to here is saved", self.stop.exit_code)
 
-    def _take(self, left: Iterator[Job | None], waiting: deque[Attempt]) -> None:
-        while len(self._busy) + len(waiting) < self.jobs_at_once:
-            job = next(left, None)
-            if job is None:
-                return
-            waiting.append(Attempt(self._next_number(), job))
+    def _do(self, job: Job, on_event: OnEvent, measure: Measure | None, stop: StopToken) -> None:
+        def emit(event: Event) -> None:
+            with self._events:
+                on_event(replace(event, job=job))
 
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    def _give_out(self, waiting: deque[Attempt], on_event: OnEvent, measure: Measure | None) -> None:
-        """Give jobs to idle workers, and start workers for the others."""
-        ready = [attempt for attempt in waiting if attempt.not_before <= time.monotonic()]
-        for attempt in ready:
-            if not self._idle:
-                break
-            waiting.remove(attempt)
+        try:
+            stream = self._share(job)
+        except Exception as error:  # its data cannot be opened
+            emit(JobFailed(job, error))
+            return
+        here, lost, locked_until = _elsewhere(job, str(self.device)), 0, 0.0
+        while (worker := self._take_worker(stop)) is not None:
+            started = ended = False
+            events = self._events_of(worker, here, stream, measure, stop)
+            self._working[id(job)] = stop
             try:
-                shared = self._share(attempt.job)
-            except Exception as error:  # its data cannot be opened
-                on_event(JobFailed(attempt.job, error))
-                continue
-            attempt.worker = self._idle.pop()
-            every = max(EVENTS_EVERY, (len(self._busy) + 1) / MESSAGES_PER_SECOND)
-            events = attempt.worker.do.remote(attempt.number, _elsewhere(attempt, str(self.device)), shared, measure, every)
-            self._busy[events] = attempt
-        while len(self._idle) + len(self._starting) < len(waiting) and len(self._starting) + len(self._busy) < self.jobs_at_once:
-            self._start_worker()
+                for event in events:
+                    if isinstance(event, JobFailed) and isinstance(event.error, LockedError):
+                        locked_until = locked_until or time.monotonic() + LOCK_PATIENCE
+                        if time.monotonic() < locked_until:
+                            time.sleep(1)  # a worker that is dying elsewhere, or one of a driver before this, still holds it
+                            continue
+                    started, ended = True, ended or isinstance(event, (JobFinished, JobFailed, JobStopped))
+                    emit(event)
+                self._idle.append(worker)
+            except self._ray.exceptions.RayError as error:
+                self._ray.kill(worker)
+                lost += started  # an idle worker may have died with its node long before
+                if not ended and lost >= LIVES:
+                    reason = str(error).strip().splitlines()[0]
+                    emit(JobFailed(job, RunError(f"{LIVES} workers died with this run, the last: {reason}")))
+                    return
+                if started and not ended:
+                    emit(Warned(job, "its worker died: it goes on from its newest checkpoint with another"))
+            except BaseException:  # of `on_event`
+                stop.ask()
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    deque(events, maxlen=0)  # until the run is saved
+                self._idle.append(worker)
+                raise
+            finally:
+                self._working.pop(id(job), None)
+            if ended:
+                return
+            here = replace(here, resume=True)
+        emit(JobStopped(job))
 
-    def _start_worker(self) -> None:
+    def _events_of(self, worker: Any, job: Job, stream: SharedStream, measure: Measure | None, stop: StopToken) -> Iterator[Event]:
+        """The events of a job while a worker carries it out, until it ends; RayError if the worker dies."""
+        number, told = next(self._numbers), False
+        every = max(EVENTS_EVERY, (len(self._working) + 1) / MESSAGES_PER_SECOND)
+        batches = worker.do.remote(number, job, stream, measure, every)
+        while True:
+            if stop.asked and not told:
+                worker.stop.remote(number)
+                told = True
+            if self._ray.wait([batches], timeout=every)[0]:
+                try:
+                    batch = self._ray.get(next(batches))
+                except StopIteration:
+                    return
+                yield from batch
+
+    def _take_worker(self, stop: StopToken) -> Any:
+        """An idle worker, or a new one once it has started; None if asked to stop before."""
+        starting = None  # a worker, and a reference that says that it is ready
+        since = time.monotonic()
+        with self._lock:
+            self._waiting += 1
+        try:
+            while not stop.asked:
+                with self._lock:  # one that has become idle meanwhile may hold the place that a new one waits for
+                    if self._idle:
+                        return self._idle.pop()
+                    starting = starting or (self._starting.pop() if self._starting else self._start_worker())
+                worker, ready = starting
+                if self._ray.wait([ready], timeout=0.2)[0]:
+                    starting = None
+                    with contextlib.suppress(self._ray.exceptions.RayActorError):  # it died with its node: another is started
+                        self._ray.get(ready)
+                        return worker
+                self._warn_if_no_worker(since)
+            return None
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._starting += [] if starting is None else [starting]
+
+    def _start_worker(self) -> tuple[Any, Any]:
         kind = self._ray.remote(max_concurrency=2, **share(self.device.type == "cuda"))(Worker)
         worker = kind.remote(str(self.device))
-        self._starting[worker.ready.remote(__version__)] = worker
+        return worker, worker.ready.remote(__version__)
+
+    def _warn_if_no_worker(self, since: float) -> None:
+        """Warn once if workers were asked for and none has started for a while."""
+        with self._lock:
+            if self._warned or self._working or time.monotonic() < since + FIRST_WORKER:
+                return
+            self._warned = True
+        warn_of_no_worker(self._ray, self.device.type == "cuda", self._waiting)
 
     def _share(self, job: Job) -> SharedStream:
         """Put the job's stream into the memory of the cluster, once."""
         key = stream_key(job)
-        if key not in self._shared:
-            stream = self.stream_of(job)
-            self._shared[key] = SharedStream(key, [self._ray.put(stream)], data_digest(stream), isinstance(job.stream, str))
-        return self._shared[key]
-
-    def _stop_all(self) -> None:
-        for attempt in self._busy.values():
-            attempt.worker.stop.remote(attempt.number)
-
-    def _listen(self, on_event: OnEvent, waiting: deque[Attempt]) -> None:
-        """Wait a little for messages, and handle them."""
-        sources = [*self._busy, *self._starting]
-        self._warn_if_no_worker()
-        if not sources:
-            time.sleep(0.1)
-            return
-        ready, _ = self._ray.wait(sources, num_returns=1, timeout=0.5)
-        for source in ready:
-            if source in self._starting:
-                worker = self._starting.pop(source)
-                with contextlib.suppress(self._ray.exceptions.RayActorError):  # it died with its node: another is started
-                    self._ray.get(source)
-                    self._idle.append(worker)
-            else:
-                self._hear(source, self._busy[source], on_event, waiting)
-
-    def _warn_if_no_worker(self) -> None:
-        """Warn once if workers were asked for and none has started for a while."""
-        self._no_worker_since = None if self._busy or not self._starting else self._no_worker_since or time.monotonic()
-        if not self._warned and self._no_worker_since is not None and time.monotonic() > self._no_worker_since + FIRST_WORKER:
-            self._warned = True
-            warn_of_no_worker(self._ray, self.device.type == "cuda", len(self._starting))
-
-    def _hear(self, source: Any, attempt: Attempt, on_event: OnEvent, waiting: deque[Attempt]) -> None:
-        try:
-            events = self._ray.get(next(source))
-        except StopIteration:
-            del self._busy[source]
-            self._idle.append(attempt.worker)
-            if not attempt.ended:
-                self._again(attempt, waiting)
-            return
-        except self._ray.exceptions.RayError as error:
-            del self._busy[source]
-            self._ray.kill(attempt.worker)
-            self._lost(attempt, error, on_event, waiting)
-            return
-        for event in events:
-            event = replace(event, job=attempt.job)
-            if isinstance(event, JobFailed) and isinstance(event.error, LockedError) and self._waits_for_lock(attempt):
-                continue  # a worker that is dying elsewhere, or one of a driver before this, still holds it
-            attempt.started = True
-            attempt.ended = attempt.ended or isinstance(event, (JobFinished, JobFailed, JobStopped))
-            on_event(event)
-
-    def _waits_for_lock(self, attempt: Attempt) -> bool:
-        attempt.locked_since = attempt.locked_since or time.monotonic()
-        attempt.not_before = time.monotonic() + 1
-        return time.monotonic() - attempt.locked_since < LOCK_PATIENCE
-
-    def _lost(self, attempt: Attempt, error: Exception, on_event: OnEvent, waiting: deque[Attempt]) -> None:
-        """A worker died. Its job goes on elsewhere, unless it ended or has cost too many workers."""
-        if attempt.ended:
-            return
-        attempt.given_up += attempt.started  # an idle worker may have died with its node long before
-        if attempt.given_up >= LIVES:
-            reason = str(error).strip().splitlines()[0]
-            on_event(JobFailed(attempt.job, RunError(f"{LIVES} workers died with this run, the last: {reason}")))
-            return
-        if attempt.started:
-            on_event(Warned(attempt.job, "its worker died: it goes on from its newest checkpoint with another"))
-        self._again(attempt, waiting)
-
-    def _again(self, attempt: Attempt, waiting: deque[Attempt]) -> None:
-        waiting.appendleft(replace(attempt, number=self._next_number(), worker=None, started=False, again=True))
+        with self._lock:
+            if key not in self._shared:
+                stream = self.stream_of(job)
+                self._shared[key] = SharedStream(key, [self._ray.put(stream)], data_digest(stream), isinstance(job.stream, str))
+            return self._shared[key]
 
 
-def _elsewhere(attempt: Attempt, device: str) -> Job:
+def _elsewhere(job: Job, device: str) -> Job:
     """The job as another process on another machine carries it out: paths that hold there, and no data."""
-    job = attempt.job
     stream = job.source if isinstance(job.stream, str) else job.stream.name
 
     def absolute(path: str | Path | None) -> str | Path | None:
         return path if path is None or is_url(path) else Path(path).absolute()
 
-    return replace(
-        job,
-        stream=stream or "",
-        device=device,
-        config=absolute(job.config),
-        data=absolute(job.data),
-        out=absolute(job.out),
-        resume=job.resume or attempt.again,
-    )
+    return replace(job, stream=stream or "", device=device, config=absolute(job.config), data=absolute(job.data), out=absolute(job.out))

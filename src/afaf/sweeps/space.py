@@ -106,4 +106,4 @@ def check_space(space: Space, job: Job) -> None:
         if name.partition(".")[0] in FIXED:
             raise ConfigError(f"{name} cannot be part of a space: it decides on which images a trial is judged; use --set")
         for value in values.ends:
-            check_names(job.method_class.Options, *job.tables, nested(name.split("."), value))
+            check_names(job.method_class.Options, *job.tables, nested(name, value))

@@ -65,15 +65,10 @@ class LineFields:
     python: str = ""
 
 
-def what_is_wrong(line: Any) -> str:
-    """The reason why this is no line of results; empty if it is one. Further fields are ignored."""
-    if not isinstance(line, dict):
-        return "it holds no table"
-    try:
-        build(LineFields, {name: value for name, value in line.items() if name in LineFields.__dataclass_fields__})
-    except ConfigError as error:
-        return str(error)
-    return ""
+def check_line(line: Any) -> None:
+    """Raise ConfigError for what is no line of results. Further fields are ignored."""
+    fields = LineFields.__dataclass_fields__
+    build(LineFields, {name: value for name, value in line.items() if name in fields} if isinstance(line, dict) else line)
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
@@ -183,15 +178,13 @@ def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[
             continue
         try:
             line = json.loads(text.decode("utf-8"))
-            wrong = what_is_wrong(line)
+            check_line(line)
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
-        except UnicodeDecodeError:
-            wrong = "it is not text (UTF-8)"
-        except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
-            wrong = f"it is not JSON that can be read ({error})"
-        if wrong:
-            raise DataError(f"{path}, line {number}, is no result of a run: {wrong}; mend the line, or remove it and do its run again")
+        except (ConfigError, ValueError, RecursionError) as error:  # not UTF-8, or a number or a nesting beyond all measure
+            raise DataError(
+                f"{path}, line {number}, is no result of a run: {error}; mend the line, or remove it and do its run again"
+            ) from None
         parsed[text] = {**line, "settings": canonical(line["settings"])}
         yield parsed[text]
