@@ -19,7 +19,7 @@ ANSWER = 7.0  # seconds within which a cluster must answer
 OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
 TOKEN = " (if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head node)"
 GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
-FIRST_WORKER = 15.0  # seconds without any worker after which the user is told
+FIRST_WORKER = 15.0  # seconds without any worker after which a warning is shown
 
 
 class NoWorker(UserWarning):
@@ -30,12 +30,12 @@ def is_cluster(on: str) -> bool:
     """Whether `--on` names a cluster: `ray` or `ray:HOST:PORT`; `local` is this process."""
     if on == "local" or on.partition(":")[0] == "ray":
         return on != "local"
-    raise ConfigError(f"--on {on}: it is local, ray (a cluster on this machine) or ray:HOST:PORT (one that is there)")
+    raise ConfigError(f"--on {on}: it is local, ray (a cluster on this machine) or ray:HOST:PORT (an existing one)")
 
 
 def connect(on: str, jobs_at_once: int | None = None) -> tuple[Any, bool]:
     """The module `ray`, connected to the cluster that `--on` names; and whether this call connected it and must end that."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: it reports no usage
     try:
         import ray
     except ImportError:

@@ -175,8 +175,8 @@ def _examine_results(
 ) -> None:
     """Results must be those of this folder: of its settings, its newest good checkpoint and its model."""
     if about is not None:
-        told = {"method": results.method, "seed": results.seed}
-        wrong = [f"its {name} is {value}, not {about.get(name)}" for name, value in told.items() if value != about.get(name)]
+        stored = {"method": results.method, "seed": results.seed}
+        wrong = [f"its {name} is {value}, not {about.get(name)}" for name, value in stored.items() if value != about.get(name)]
         diagnosis.add("results.json", wrong, "fits config.json")
     for newest in checkpoints[-1:]:
         if newest.progress is not None:
@@ -205,7 +205,7 @@ def _same(stored: Any, held: Any, finished: bool) -> bool:
 def _compare(states: list[Recorded], diagnosis: Diagnosis) -> None:
     """Compare each checkpoint with the next: connections owned and neurons fixed by learned tasks must be the same."""
     for before, after in itertools.pairwise(states):
-        if before.learner.tasks_learned and after.learner.ledger.keeps_past:  # dense methods promise nothing of the kind
+        if before.learner.tasks_learned and after.learner.ledger.keeps_past:  # dense methods change all connections
             changed = changed_since(before.learner, after.learner)
             diagnosis.add(f"from {before.name} to {after.name}", changed, "connections and fixed neurons of learned tasks are the same")
 
@@ -229,7 +229,7 @@ def _advise(path: Path, diagnosis: Diagnosis, checkpoints: list[Recorded], model
         if any(words.startswith("log.jsonl: line") for words in diagnosis.wrong):
             diagnosis.advice.append("remove the lines of log.jsonl that are not JSON: afaf report draws its curves from the rest")
     elif not diagnosis.well and checkpoints:
-        diagnosis.advice.append(f"remove results.json and model.safetensors, then {command} makes them anew {newest}")
+        diagnosis.advice.append(f"remove results.json and model.safetensors, then {command} computes them again {newest}")
     elif not diagnosis.well:
         state = "good" if model is not None else "lost"
         diagnosis.advice.append(f"the model is {state}; to repeat the run in another folder: --config {path / 'config.json'}")

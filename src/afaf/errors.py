@@ -13,7 +13,7 @@ LONGEST_NAME = 80  # characters of an unknown name that are shown and compared
 
 
 class AfafError(Exception):
-    """Something the user can mend; the message says how."""
+    """An error that the user can correct; the message says how."""
 
     exit_code = 2
 
@@ -39,11 +39,11 @@ class DeviceError(AfafError):
 
 
 class RunError(AfafError):
-    """A run folder that cannot be used, or a run that cannot go on."""
+    """A run folder that cannot be used, or a run that cannot continue."""
 
 
 class WriteError(RunError):
-    """Something could not be written, by any command: a full disk, no permission, a broken device. What was there before still is."""
+    """Something could not be written, by any command: a full disk, no permission, a broken device. The previous file is unchanged."""
 
     exit_code = 1
 

@@ -167,7 +167,8 @@ def test_an_interrupt_saves_all_runs_and_the_same_command_goes_on(tmp_path: Path
 
 @pytest.mark.slow
 def test_an_experiment_has_the_same_lines(tmp_path: Path, ray_folder: Path) -> None:
-    about = 'title = "t"\nfeeds = "f"\nkeep = ["ledger"]\n[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf", "ridge"]\nseeds = 2\n'
+    about = 'title = "t"\nfeeds = "f"\nkeep = { ledger = "paper.probes:ledger" }\n'
+    about += '[[grid]]\nstreams = ["split-digits"]\nmethods = ["afaf", "ridge"]\nseeds = 2\n'
     (tmp_path / "small.toml").write_text(about)
     experiment = read_experiment(tmp_path / "small.toml").with_settings(QUICK)
     lines = {}

@@ -25,7 +25,7 @@ def list_command(data: DataOption = None, as_json: JsonOption = False) -> None:
 def get_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Datasets or built-in streams, or 'all'.")],
     data: DataOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Download again even what is there and verified.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Download again, also what is on disk and verified.")] = False,
 ) -> None:
     """Download, verify and put in place; a download that broke off is resumed."""
     from afaf.cli.datasets import get_datasets
@@ -35,7 +35,7 @@ def get_command(
 
 @data_app.command("check")
 def check_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="By default all that are there.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="By default all on disk.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:

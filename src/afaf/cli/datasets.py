@@ -28,16 +28,16 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 
 def list_datasets(data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
-    found = [_look(each, folder, anew=False, quiet=as_json) for each in _with_files()]
+    found = [_look(each, folder, verify=False, quiet=as_json) for each in _with_files()]
     _show(folder, found, as_json)
 
 
 def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
     folder = data_folder(data)
     for each in _named(names):
-        there = _look(each, folder, anew=False)
-        if there.state in ("verified", "counted") and not force:
-            say_styled(f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {there.state}")
+        present = _look(each, folder, verify=False)
+        if present.state in ("verified", "counted") and not force:
+            say_styled(f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {present.state}")
             continue
         with _progress() as report:
             found = download_source(each, folder, report)
@@ -48,7 +48,7 @@ def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
 
 def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
-    found = [_look(each, folder, anew=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
+    found = [_look(each, folder, verify=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
     _show(folder, found, as_json)
     for each in found:
         if each.counts and not as_json:
@@ -126,8 +126,8 @@ def _named(names: list[str]) -> list[Source]:
     return list(chosen.values())
 
 
-def _look(each: Source, folder: Path, *, anew: bool, quiet: bool = False) -> Inspection:
-    look = inspect_anew if anew else inspect_remembered
+def _look(each: Source, folder: Path, *, verify: bool, quiet: bool = False) -> Inspection:
+    look = inspect_anew if verify else inspect_remembered
     if quiet:
         return look(each, folder)
     with OUT.status(f"Verifying {each.title} ..."):

@@ -32,12 +32,12 @@ class Commands(TyperGroup):
                 with _flushed():
                     return super().main(*args, **kwargs)
             except Exception as error:
-                sys.exit(tell(error))
+                sys.exit(print_error(error))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # here, for typer has an answer of its own to it
+        except KeyboardInterrupt:  # here, because typer handles it itself otherwise
             say("interrupted: no file is half-written; to do it, give the same command again", ERR)
             raise typer.Exit(130) from None
 
@@ -53,8 +53,8 @@ def _flushed() -> Iterator[None]:
     sys.stdout.flush()
 
 
-def tell(error: Exception) -> int:
-    """Print what went wrong; the exit code."""
+def print_error(error: Exception) -> int:
+    """Print what went wrong and return the exit code."""
     if os.environ.get(TRACEBACK):
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     known = explained(error)
@@ -80,13 +80,13 @@ def warnings_as_lines() -> Iterator[None]:
     """Our own warnings are shown without the place in the program that gave them."""
     show = warnings.showwarning
 
-    def tell_of(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if category.__module__.startswith("afaf."):
             warn(str(message))
         else:
             show(message, category, *place, **more)
 
-    warnings.showwarning = tell_of
+    warnings.showwarning = show_line
     try:
         yield
     finally:

@@ -15,10 +15,10 @@ MethodName = Annotated[str, typer.Argument(help="A method: `afaf methods` lists 
 SetOption = Annotated[list[str], typer.Option("--set", help="A setting, section.key=value, for example learn.epochs=10; may be repeated.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, or the config.json of a run.")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder (default: $AFAF_DATA, or the cache folder).")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there, also one that this command has not written.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file, also one that this command has not written.")]
 AtOnceOption = Annotated[int | None, typer.Option("--jobs-at-once", help="Runs side by side (default: 4 on a GPU, 1 on a CPU).", min=1)]
 OnOption = Annotated[
-    str, typer.Option("--on", help="local; ray, a cluster of processes on this machine; or ray:HOST:PORT, a Ray cluster that is there.")
+    str, typer.Option("--on", help="local; ray, a cluster of processes on this machine; or ray:HOST:PORT, an existing Ray cluster.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]

@@ -29,7 +29,7 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Seeds 0..N-1 for every run (default: as each experiment says).", **SEEDS)] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show which are complete; of those named also which runs are missing.")] = False,
     missing: Annotated[bool, typer.Option("--missing/--again", help="Only runs not yet in the results, or all of them again.")] = True,
-    limit_minutes: Annotated[float | None, typer.Option(help="Begin no run that would not end within so many minutes.")] = None,
+    limit_minutes: Annotated[float | None, typer.Option(help="Start no run that would not end within this many minutes.")] = None,
     jobs_at_once: AtOnceOption = None,
     on: OnOption = "local",
     device: DeviceOption = "auto",
@@ -90,7 +90,7 @@ def reproduce(
             done = len(reproduction.done) if not missing else reproduction.written  # an interrupt may fall between a line and its count
             left = len(reproduction.missing) - done
             failed = f" ({failures} of them diverged or had no room)" if failures else ""
-            summary = f"{done} runs done{failed}, {already} were there, {left} left; results in {results}/"
+            summary = f"{done} runs done{failed}, {already} were done before, {left} left; results in {results}/"
             say(summary + _how_to_go_on(reproduction, done, left, again=not missing))
     for message, runs in reproduction.errors_by_message().items():
         say_styled(f"[red]not done:[/] {len(runs)} runs, the first {escape(str(runs[0]))}: {escape(message)}")
@@ -100,7 +100,7 @@ def reproduce(
 
 def _how_to_go_on(reproduction: Reproduction, done: int, left: int, *, again: bool) -> str:
     """What the same command would do, where that helps."""
-    if not left or reproduction.errors:  # which are told next
+    if not left or reproduction.errors:  # they are printed next
         return ""
     if again:
         return "; the same command again goes on with those done longest ago"

@@ -41,7 +41,7 @@ def serve(
     if token is not None and len(token) < SHORT:
         warn(f"a token of {len(token)} characters can be guessed: use {SHORT} or more")
     if read_only and not file.exists():
-        raise ConfigError(f"{file}: no such model, and with --read-only none can be begun")
+        raise ConfigError(f"{file}: no such model, and --read-only cannot create one")
     name, _ = encoder_for(file, Encoding(encoder), {})
     options = Options(name, device, read_only, token, tuple(allow_host), Limits(rate=rate, burst=4 * rate))
 

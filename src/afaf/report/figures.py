@@ -26,7 +26,7 @@ from afaf.runs.results import Results
 from afaf.storage.model_file import Model
 from afaf.text import printable_name
 
-# Colours of tasks 1, 2, ...: told apart by people with the common colour-vision deficiencies, at least side by side.
+# Colours of tasks 1, 2, ...: adjacent ones differ for people with the common colour-vision deficiencies, too.
 TASK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b4fb5", "#5f9e3e", "#b03a5b")
 UNOWNED, FREE_USED = "#ffffff", "#c9c9c9"
 MISSING = re.compile(r"Glyph \d+ .*missing from")  # matplotlib's warning, for each glyph each time it is drawn

@@ -22,7 +22,7 @@ from afaf.runs.results import Spread
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store, key_of, numbers_of
 
-# Of methods in order of appearance; told apart by people with protanopia and deuteranopia, too.
+# Colours of methods, in order of appearance; distinct with protanopia and deuteranopia, too.
 COLOURS = (
     "#0072b2",
     "#e69f00",

@@ -5,11 +5,12 @@ Colours of text, grid and background are CSS variables of the page, which dark m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
+
+from matplotlib.ticker import MaxNLocator
 
 WIDTH = 360
 INKS = ((0.63, "on"), (0.75, "on middle"), (1.0, "on strong"))  # (share of the colour up to which, CSS class of a number on it)
@@ -96,11 +97,9 @@ def number_ink(share: float) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    span, wanted = max(high - low, 1e-9), 5
-    power = math.floor(math.log10(span / wanted))
-    step = next(s * 10.0**power for s in (1, 2, 2.5, 5, 10, 20) if span / (s * 10.0**power) <= wanted)
-    first = -(-low // step)
-    return [round(step * (first + k), 10) for k in range(wanted + 1) if step * (first + k) <= high + 1e-9]
+    """At most six round numbers from low to high."""
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in ticks if low <= tick <= high]
 
 
 def _short(tick: float) -> str:

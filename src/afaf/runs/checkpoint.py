@@ -52,7 +52,7 @@ class Checkpoints:
     def __init__(self, folder: RunFolder, every: float | None):
         self.folder, self.every = folder, every
         self.path = folder.path / CHECKPOINTS
-        self._began_with = began_with(folder.read_json("config.json"))  # read now: somebody may change the file during the run
+        self._began_with = began_with(folder.read_json("config.json"))  # read now: the file may be edited during the run
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._good: list[Path] = []  # oldest first
@@ -112,7 +112,7 @@ class Checkpoints:
             writing.result()
 
     def close(self) -> None:
-        """Wait for the writer also after an error of the run, so that nobody meets it in the folder."""
+        """Wait for the background thread, also after an error: nothing may be written once the folder is unlocked."""
         self._pool.shutdown()
 
     def restore(self, device: torch.device, n_tasks: int, warn: Callable[[str], None]) -> Restored | None:

@@ -93,7 +93,7 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The `on_event` of runs that nobody watches."""
+    """An `on_event` that does nothing."""
 
 
 def raise_failure(event: Event) -> None:

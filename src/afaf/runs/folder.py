@@ -55,7 +55,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """The folder of a run that was begun."""
+        """The folder of an interrupted or finished run."""
         if not (path / "config.json").exists():
             if any(path.glob("*/config.json")) or any(path.glob("*/*/config.json")):
                 raise RunError(f"{path} holds several runs: the command that began them goes on with all; or resume one of them")
@@ -162,7 +162,7 @@ def read_epochs(path: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
                 epochs[line["task"], line["phase"], line["epoch"]] = line
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(
-            f"{path} is damaged: a line of it is no record of a run ({error}); `afaf doctor {path.parent}` looks it over"
+            f"{path} is damaged: it has a line that no run writes ({error}); `afaf doctor {path.parent}` checks the run"
         ) from None
     return epochs
 

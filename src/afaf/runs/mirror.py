@@ -47,7 +47,7 @@ class Mirror:
         self._lock = threading.Lock()
 
     def fetch(self, *, only_runs: bool) -> None:
-        """Copy what is there to the local folder; `only_runs`: if it is a run."""
+        """Copy the remote files to the local folder; with `only_runs` only if they are a run."""
         with self._explained():
             if only_runs and not self.system.exists(f"{self.root}/config.json"):
                 return
@@ -62,7 +62,7 @@ class Mirror:
         with self._lock, self._explained():
             saved = [f"{CHECKPOINTS}/{path.name}" for path in checkpoints_in(self.local)]
             for name in (*FIRST, *saved, *LAST):
-                with contextlib.suppress(FileNotFoundError):  # an old checkpoint that was removed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # an old checkpoint, just removed
                     if (state := self._state(name)) != self._copied.get(name):
                         self.system.makedirs(f"{self.root}/{CHECKPOINTS}", exist_ok=True)
                         self.system.put_file(str(self.local / name), f"{self.root}/{name}")
@@ -74,12 +74,12 @@ class Mirror:
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        """Copy every few seconds within the block, and once more when it ends, however it ends."""
+        """Copy every few seconds within the block, and once more at its end, also after an error."""
         over = threading.Event()
 
         def copy() -> None:
             while not over.wait(EVERY):
-                with contextlib.suppress(WriteError):  # tried again, and told at the end
+                with contextlib.suppress(WriteError):  # tried again; the last attempt raises
                     self.push()
 
         thread = threading.Thread(target=copy, daemon=True)

@@ -24,7 +24,7 @@ class Position:
     """How far a run is. Joint training, which learns all tasks together, counts them as one."""
 
     tasks: CountOrZero = 0  # learned
-    begun: bool = False  # the next task has begun, and so has its `phase`: neither is started again
+    begun: bool = False  # the next task and its `phase` are in progress
     phase: CountOrZero = 0
     epochs: CountOrZero = 0  # of the phase, learned
 
@@ -65,7 +65,7 @@ class RunProgress:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], n_tasks: int) -> RunProgress:
-        """Raises ConfigError or ValueError for what no run of so many tasks has measured."""
+        """Raise ConfigError or ValueError unless it can be the progress of a run of `n_tasks` tasks."""
         progress: RunProgress = checked.build(cls, data, "progress")
         rows = [*progress.R, *progress.R_task_il, *progress.R_task_il_unmasked, progress.task_id, progress.before]
         if [len(row) for row in rows] != [*range(1, n_tasks + 1)] * 3 + [n_tasks] * 2:

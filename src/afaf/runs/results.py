@@ -118,9 +118,9 @@ class Results:
             stored = build(dict[str, Finite | None], {name: value for name, value in data.items() if name in METRICS})
             results: Results = build(cls, {name: value for name, value in data.items() if name not in (*METRICS, "format")})
         except ConfigError as error:
-            raise RunError(f"these are no results of a run: {error}") from None
+            raise RunError(str(error)) from None
         if wrong := _misfit(results) or _contradiction(results, stored):
-            raise RunError(f"these are no results of a run: {wrong}")
+            raise RunError(wrong)
         return results
 
     def to_pandas(self) -> pandas.DataFrame:

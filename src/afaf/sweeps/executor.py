@@ -59,7 +59,7 @@ class Executor(Protocol):
 def find_executor(
     on: str, device: str, *, jobs_at_once: int | None = None, deadline: float | None = None, stop: StopToken | None = None
 ) -> Executor:
-    """`local`, `ray` (a cluster on this machine) or `ray:HOST:PORT` (a cluster that is there)."""
+    """`local`, `ray` (a cluster on this machine) or `ray:HOST:PORT` (an existing cluster)."""
     if not is_cluster(on):
         return LocalExecutor(device, jobs_at_once=jobs_at_once, deadline=deadline, stop=stop)
     from afaf.sweeps.ray_executor import RayExecutor
@@ -145,14 +145,14 @@ class LocalExecutor:
             do(job)
 
     def cancel(self, job: Job) -> None:
-        self._cancelled.get(id(job), StopToken()).ask()  # it may have ended meanwhile
+        self._cancelled.get(id(job), StopToken()).ask()  # it may have ended already
 
     def close(self) -> None: ...
 
     def _do(self, job: Job, on_event: OnEvent, measure: Measure | None, stop: StopToken) -> None:
         def emit(event: Event) -> None:
             with self._events:
-                on_event(replace(event, job=job))  # a run that is resumed describes itself anew
+                on_event(replace(event, job=job))  # a resumed run has a job of its own
 
         self._cancelled[id(job)] = stop
         emit(JobStarted(job))

@@ -1,6 +1,6 @@
 """Experiments: a grid of runs in a TOML file, such as those behind a table or figure.
 
-title = "..."           feeds = "Table 3"        keep = ["ledger"]   (optional: what is kept besides accuracies, see runs/probes.py)
+title = "..."           feeds = "Table 3"        keep = { NAME = "package.module:function" }   (optional)
 [[grid]]                streams x methods x variants x seeds 0..N-1
 streams = [...]         methods = [...]          seeds = 5
 [grid.variants]         each a table of the settings that differ from the preset; without any, the preset as it is
@@ -22,7 +22,6 @@ from afaf.errors import AfafError, CapacityError, ConfigError, unknown
 from afaf.runs.config import Table, check_names, read_toml
 from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
-from afaf.runs.probes import check_keep
 from afaf.runs.setup import set_up
 from afaf.streams.tasks import Outline
 from afaf.sweeps.store import Key, Line, canonical, key_of
@@ -35,7 +34,7 @@ class ExperimentFile:
     title: str
     feeds: str
     grid: Annotated[list[dict[str, Any]], NotEmpty]
-    keep: tuple[str, ...] = ()
+    keep: dict[str, str] = field(default_factory=dict)  # functions of (model, stream) whose values are stored, by name
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Planned:
     method: str
     settings: Mapping[str, Any]  # what differs from the preset
     seed: int
-    keep: tuple[str, ...] = ()
+    keep: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> Key:
@@ -110,7 +109,6 @@ def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
     table = read_toml(path)
     with _wrong_in(str(path)):
         file: ExperimentFile = build(ExperimentFile, table)
-        check_keep(file.keep)
     runs: dict[Key, Planned] = {}
     for number, grid in enumerate(file.grid, 1):
         with _wrong_in(f"{path}, grid {number}"):
@@ -119,8 +117,8 @@ def read_experiment(path: Path, seeds: int | None = None) -> Experiment:
     return Experiment(path.stem, file.title, file.feeds, tuple(runs.values()))
 
 
-def _runs_of(name: str, grid: Grid, keep: tuple[str, ...], seeds: int | None) -> Iterable[Planned]:
-    """Seeds innermost: runs that differ only in the seed come together."""
+def _runs_of(name: str, grid: Grid, keep: Mapping[str, str], seeds: int | None) -> Iterable[Planned]:
+    """All runs of a grid; those that differ only in the seed are adjacent."""
     for stream in grid.streams:
         for method in grid.methods:
             for variant, settings in grid.variants.items():

@@ -205,13 +205,13 @@ class RayExecutor:
 
     def _events_of(self, worker: Any, job: Job, stream: SharedStream, measure: Measure | None, stop: StopToken) -> Iterator[Event]:
         """The events of a job while a worker carries it out, until it ends; RayError if the worker dies."""
-        number, told = next(self._numbers), False
+        number, asked = next(self._numbers), False
         every = max(EVENTS_EVERY, (len(self._working) + 1) / MESSAGES_PER_SECOND)
         batches = worker.do.remote(number, job, stream, measure, every)
         while True:
-            if stop.asked and not told:
+            if stop.asked and not asked:
                 worker.stop.remote(number)
-                told = True
+                asked = True
             if self._ray.wait([batches], timeout=every)[0]:
                 try:
                     batch = self._ray.get(next(batches))
@@ -227,7 +227,7 @@ class RayExecutor:
             self._waiting += 1
         try:
             while not stop.asked:
-                with self._lock:  # one that has become idle meanwhile may hold the place that a new one waits for
+                with self._lock:  # one that has become idle may hold the place that a new one waits for
                     if self._idle:
                         return self._idle.pop()
                     starting = starting or (self._starting.pop() if self._starting else self._start_worker())

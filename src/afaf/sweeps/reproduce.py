@@ -6,9 +6,10 @@ import hashlib
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from afaf.runs.device import device_name
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, StateReached, ignore
 from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
-from afaf.runs.probes import KEEPERS
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, costs_of, restrict, set_up
@@ -93,8 +93,10 @@ class Reproduction:
             if run.keep:
                 wanted[run.key] = run
         self.missing = [run for run in wanted.values() if again or not run.done(lines)]
-        if again:  # the oldest first, so that several sittings add up
+        if again:  # the oldest first, so that several calls repeat all
             self.missing.sort(key=lambda run: lines.get(run.key, {}).get("ended", ""))
+        for function in {function for run in self.missing for function in run.keep.values()}:
+            load_function(function)  # an error now, not after a run
         self.already = len(wanted) - len(self.missing)
         self.device = executor.device_name
         self.expectation = Expectation(lines, self.device, executor.jobs_at_once)
@@ -139,7 +141,7 @@ class Reproduction:
             run = next((run for run in ready if self._is_learned(run)), ready[0])  # a state that is used up frees memory
             self.left.remove(run)
             if not self.again and run.done(self.store.read()):
-                continue  # another process has done it meanwhile
+                continue  # another process has done it
             self.running[run.key] = (run, time.monotonic())
             yield self._job(run)
 
@@ -276,8 +278,19 @@ def measure(job: Job, results: Results, stream: Stream, device: torch.device) ->
     if job.tag.keep:
         model = results.model or Model.load(Path(str(results.run)) / "model.safetensors")
         with at_work(config.run.precision, device):
-            measured["kept"] = {name: KEEPERS[name](model, learned) for name in job.tag.keep}
+            measured["kept"] = {name: load_function(function)(model, learned) for name, function in job.tag.keep.items()}
     return measured
+
+
+def load_function(name: str) -> Callable[[Model, Stream], Any]:
+    """The function that an experiment names in `keep`."""
+    try:
+        function: Callable[[Model, Stream], Any] = EntryPoint(name, name, "").load()
+    except Exception as error:  # of the user's module
+        raise ConfigError(
+            f"keep: {name} cannot be loaded ({error}): name a function as package.module:function; for one of this folder, set PYTHONPATH=."
+        ) from error
+    return function
 
 
 def _config(job: Job, stream: Stream) -> Config:

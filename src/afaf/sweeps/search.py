@@ -52,7 +52,7 @@ class Numbered:
 
 
 class KeyedSampler(optuna.samplers.BaseSampler):
-    """Random search in which a trial's values follow from the seed and its number: whoever asks and however often, trials differ."""
+    """Random search in which a trial's values are a function of the seed and its number, in whichever process it runs."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -135,7 +135,7 @@ class Sweep:
         return study
 
     def carry_out(self, trials: int, on_event: OnEvent = ignore) -> Outcome:
-        """Carry out trials until there are so many, those of earlier calls and of other processes included."""
+        """Carry out trials until there are `trials`, including those of earlier calls and of other processes."""
         self.emit = on_event
         home = self.folder / DRIVERS / self.driver
         make_folders(home, "choose another folder with --out")
@@ -165,7 +165,7 @@ class Sweep:
                 yield job
 
     def _abandoned(self) -> Trial | None:
-        """A trial of this folder that a process has begun and not ended, which lives no more."""
+        """A trial of this folder whose process died before it ended."""
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             driver = frozen.user_attrs.get("driver")
             if driver == self.driver or frozen.user_attrs.get("folder", str(self.folder)) != str(self.folder):
@@ -217,7 +217,7 @@ class Sweep:
                 self._tell(event.job, TrialState.FAIL, None)
                 return
             case JobStarted():
-                self.decided.pop(number, None)  # its worker died: it is judged anew
+                self.decided.pop(number, None)  # its worker died: it is judged again
         self.emit(event)
 
     def _report(self, job: Job, trial: Trial, task: int, value: float) -> None:

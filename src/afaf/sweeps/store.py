@@ -169,7 +169,7 @@ def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[
         texts = read_bytes(path, RECORD_LIMIT).splitlines()
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; {path.parent} must hold results that can be read: mend or move it"
+            f"cannot read {path}: {error.strerror}; {path.parent} must hold readable results: repair or move the file"
         ) from None
     for number, text in enumerate(texts, 1):
         if text in parsed:
@@ -182,9 +182,9 @@ def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
             continue
-        except (ConfigError, ValueError, RecursionError) as error:  # not UTF-8, or a number or a nesting beyond all measure
+        except (ConfigError, ValueError, RecursionError) as error:  # also not UTF-8, too long a number, too deep a nesting
             raise DataError(
-                f"{path}, line {number}, is no result of a run: {error}; mend the line, or remove it and do its run again"
+                f"{path}, line {number}, is no result of a run: {error}; repair the line, or remove it and repeat its run"
             ) from None
         parsed[text] = {**line, "settings": canonical(line["settings"])}
         yield parsed[text]

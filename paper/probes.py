@@ -1,13 +1,11 @@
-"""Measurements of a learned model that a study stores beside the accuracies."""
+"""Functions of a learned model whose values an experiment stores beside the accuracies (`keep` in its file)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from afaf.errors import ConfigError, unknown
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Stream
 from afaf.subnets.candidates import mean_activation
@@ -48,12 +46,3 @@ def class_means(model: Model, stream: Stream) -> dict[str, Any]:
             activation = mean_activation(then, data.batches(class_id=c))[last_hidden].cpu()
             means[name] = [round(value, 4) for value in activation[neurons].tolist()]
     return {"neurons": neurons.tolist(), "means": means, "tasks": [list(task.class_names) for task in stream]}
-
-
-KEEPERS: dict[str, Callable[[Model, Stream], Any]] = {"ledger": ledger, "class-means": class_means}
-
-
-def check_keep(names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in KEEPERS:
-            raise ConfigError(unknown("thing to keep", name, KEEPERS))
