@@ -16,9 +16,9 @@ import uvicorn
 from PIL import Image
 
 from afaf.encoders.find import automatic
-from afaf.serve.limits import Limits
+from afaf.serve.limits import RequestLimits
 from afaf.serve.server import bound, uvicorn_config
-from afaf.serve.service import Options
+from afaf.serve.service import ServeOptions
 
 COLOURS = {"red": (200, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 200)}
 
@@ -69,11 +69,11 @@ def names(client: httpx.Client) -> list[str]:
 
 @contextlib.contextmanager
 def running(path: Path, **options: Any) -> Iterator[httpx.Client]:
-    limits = Limits(**{"rate": 0, **options.pop("limits", {})})
+    limits = RequestLimits(**{"rate": 0, **options.pop("limits", {})})
     options.setdefault("encoder", automatic())
     token = options.get("token")
     with bound("127.0.0.1", 0, token) as listening:
-        server = uvicorn.Server(uvicorn_config(path, Options(limits=limits, **options)))
+        server = uvicorn.Server(uvicorn_config(path, ServeOptions(limits=limits, **options)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         headers = {} if token is None else {"authorization": f"Bearer {token}"}

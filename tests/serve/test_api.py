@@ -17,7 +17,7 @@ from afaf.cli.main import app
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model_store import load_any
 from afaf.serve.jobs import Waiting
-from afaf.serve.limits import Limits
+from afaf.serve.limits import RequestLimits
 from serve_world import add, files, names, photo, running, teach, wait
 
 
@@ -169,7 +169,7 @@ def test_images_wait_by_class_and_can_be_discarded(path: Path) -> None:
 
 
 def test_images_of_an_abandoned_page_are_dropped() -> None:
-    waiting = Waiting(Limits(waiting_seconds=60))
+    waiting = Waiting(RequestLimits(waiting_seconds=60))
     waiting.add("red", [np.zeros((8, 8, 3), dtype=np.uint8)])
     assert waiting.counts() == {"red": 1}
     waiting.touched -= 61

@@ -146,7 +146,7 @@ def test_ten_thousand_classes(path: Path) -> None:
 def test_ten_thousand_classes_in_full(path: Path) -> None:
     with running(path) as client:
         statuses = [add(client, f"class-{i}", [photo("red", 0)]).status_code for i in range(10_000)]
-        assert statuses.count(202) == limits.Limits().classes - 2
+        assert statuses.count(202) == limits.RequestLimits().classes - 2
         assert set(statuses) == {202, 409}
 
 

@@ -62,6 +62,12 @@ def test_costs_and_what_is_kept_are_of_the_images_that_were_learned(tmp_path: Pa
     assert [stream.outline for stream in seen] == [learned.outline]
 
 
+def test_a_function_to_keep_that_cannot_be_loaded_is_refused_before_any_run(tmp_path: Path) -> None:
+    chosen = experiment(tmp_path, '"finetune"', 'ledger = "paper.probes:nothing"').with_settings(QUICK)
+    with pytest.raises(ConfigError, match="paper.probes:nothing"):
+        Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu"))
+
+
 @pytest.mark.parametrize(
     ("settings", "outcome"), [({}, "acc"), ({"sparse.alloc.output": 50}, "failed")], ids=["a run that ends", "a network without room"]
 )
@@ -213,7 +219,7 @@ def test_what_is_wrong_in_a_grid_is_told_with_its_file_and_number(key: str, valu
         ({"feeds": "3"}, "[[grid]]", "feeds must be text, "),
         ({"keep": "3"}, "[[grid]]", "keep must be a table"),
         ({"keep": '"ledger"'}, "[[grid]]", "keep must be a table"),
-        ({"keep": '["ledgers"]'}, "[[grid]]", "unknown thing to keep 'ledgers': did you mean 'ledger'"),
+        ({"keep": "{ ledger = 3 }"}, "[[grid]]", "keep.ledger must be text"),
         ({"grid": "[1]"}, "[elsewhere]", "unknown key 'elsewhere'"),
         ({}, "[grid]", "each headed [[grid]]"),
     ],

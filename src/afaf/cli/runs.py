@@ -63,36 +63,28 @@ def run_methods(
 
 
 def run_all(jobs: Sequence[Job], executor: Executor, display: OnEvent, stop: StopToken, *, tensorboard: bool = False) -> list[Results]:
-    """Carry out jobs with folders of their own; the first failure ends them all."""
-    collected = _Collector(tensorboard)
-    executor.carry_out(jobs, to_all(display, collected.on_event, raise_failure))
-    if stop.asked and len(collected.results) < len(jobs):  # between two runs
-        raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
-    return [collected.results[str(job)] for job in jobs]
+    """Carry out jobs with folders of their own, with pictures and TensorBoard files; the first failure ends them all."""
+    finished: dict[str, Results] = {}
+    boards: dict[str, TensorBoard] = {}
 
-
-class _Collector:
-    """Collects results; draws each run's pictures and writes its TensorBoard file."""
-
-    def __init__(self, tensorboard: bool):
-        self.tensorboard = tensorboard
-        self.results: dict[str, Results] = {}
-        self.boards: dict[str, TensorBoard] = {}
-
-    def on_event(self, event: Event) -> None:
+    def collect(event: Event) -> None:
         name = str(event.job)
-        if isinstance(event, JobStarted) and self.tensorboard and event.job.folder is not None:
-            self.boards[name] = TensorBoard(event.job.folder)
-        if name in self.boards:
-            self.boards[name].on_event(event)
-        if not isinstance(event, JobFinished):
-            return
-        results = self.results[name] = event.results
-        results.model = None  # it is in the folder: several at once would fill a GPU
-        if results.run is not None and not is_url(results.run):
-            draw_run(Path(results.run))
-        if name in self.boards:
-            self.boards[name].finish(results)
+        if isinstance(event, JobStarted) and tensorboard and event.job.folder is not None:
+            boards[name] = TensorBoard(event.job.folder)
+        if name in boards:
+            boards[name].on_event(event)
+        if isinstance(event, JobFinished):
+            results = finished[name] = event.results
+            results.model = None  # it is in the folder: several at once would fill a GPU
+            if results.run is not None and not is_url(results.run):
+                draw_run(Path(results.run))
+            if name in boards:
+                boards[name].finish(results)
+
+    executor.carry_out(jobs, to_all(display, collect, raise_failure))
+    if stop.asked and len(finished) < len(jobs):  # between two runs
+        raise StoppedError(f"stopped by {stop.cause}; the runs so far are complete", stop.exit_code)
+    return [finished[str(job)] for job in jobs]
 
 
 def resume_run(folder: str, device: str | None, settings: list[str], data: Path | None, *, as_json: bool) -> None:

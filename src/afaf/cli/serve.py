@@ -35,15 +35,15 @@ def serve(
         raise ConfigError("--token: use letters, digits and signs without spaces around them")
     from afaf.cli.photos import Encoding, encoder_for
     from afaf.serve import server
-    from afaf.serve.limits import Limits
-    from afaf.serve.service import Options
+    from afaf.serve.limits import RequestLimits
+    from afaf.serve.service import ServeOptions
 
     if token is not None and len(token) < SHORT:
         warn(f"a token of {len(token)} characters can be guessed: use {SHORT} or more")
     if read_only and not file.exists():
         raise ConfigError(f"{file}: no such model, and --read-only cannot create one")
     name, _ = encoder_for(file, Encoding(encoder), {})
-    options = Options(name, device, read_only, token, tuple(allow_host), Limits(rate=rate, burst=4 * rate))
+    options = ServeOptions(name, device, read_only, token, tuple(allow_host), RequestLimits(rate=rate, burst=4 * rate))
 
     def ready(address: str) -> None:
         say(f"{file} is served at {address} ; Ctrl-C ends it")

@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import nn
 
+from afaf.checked import build
 from afaf.errors import ConfigError
 from afaf.files.urls import is_url
 from afaf.methods import find_method
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.randomness import check_seed
-from afaf.runs.config import StreamSettings, Table, build_config, check_names, nested, parse_set, read_config_file
+from afaf.runs.config import StreamSettings, Table, check_names, merge, nested, parse_set, read_config_file
 from afaf.runs.progress import RunState
 from afaf.streams.benchmarks import check_name, open_stream, outline_of
 from afaf.streams.tasks import Outline, Stream
@@ -90,14 +91,9 @@ class Job:
 
     def _stream_options(self) -> dict[str, Any]:
         """The `stream` section, which must be known before the stream, and so before its preset."""
-        given = build_config(_NoOptions, *({"stream": table["stream"]} for table in self.tables if "stream" in table)).stream
+        given = build(StreamSettings, merge(*self.tables).get("stream", {}), "stream")
         changed = {name: value for name, value in asdict(given).items() if value != getattr(StreamSettings(), name)}
         return {"data": None if self.data is None else Path(self.data), **changed}
-
-
-@dataclass(frozen=True)
-class _NoOptions:
-    pass
 
 
 def method_class(method: str | type[Method[Any]]) -> type[Method[Any]]:

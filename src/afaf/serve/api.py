@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from afaf.files import open_regular
 from afaf.serve.errors import Refused
-from afaf.serve.jobs import Job
+from afaf.serve.jobs import LearnJob
 from afaf.serve.limits import Bodies
 from afaf.serve.service import Service
 from afaf.text import printable_name
@@ -240,7 +240,7 @@ def _known(api: Api, request: Request) -> str:
     return name
 
 
-def _job(api: Api, request: Request) -> Job:
+def _job(api: Api, request: Request) -> LearnJob:
     try:
         return api.service.jobs[request.path_params["id"]]
     except KeyError:

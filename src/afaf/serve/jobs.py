@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from afaf.serve.errors import Refused
-from afaf.serve.learner import Task, run
-from afaf.serve.limits import Limits
+from afaf.serve.learner import LearnTask, run
+from afaf.serve.limits import RequestLimits
 from afaf.streams.sources.source import Pixels
 
 KEPT = 20  # jobs that can still be asked about
@@ -22,7 +22,7 @@ LISTEN_SECONDS = 15.0  # after which a client that listens hears that the connec
 
 
 @dataclass
-class Job:
+class LearnJob:
     """One call of learn, as clients see it."""
 
     classes: dict[str, int]  # images by class
@@ -68,7 +68,7 @@ class Job:
 class Waiting:
     """Prepared images by class, until the call that learns them, or until nobody has added any for a while."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: RequestLimits):
         self.limits, self.images, self.bytes, self.touched = limits, dict[str, list[Pixels]](), 0, 0.0
 
     def add(self, name: str, images: list[Pixels]) -> None:
@@ -99,7 +99,7 @@ class Waiting:
 class Learning:
     """A call that is learned by a process of its own, which can be killed at any time."""
 
-    def __init__(self, context: BaseContext, task: Task, images: dict[str, list[Pixels]], job: Job):
+    def __init__(self, context: BaseContext, task: LearnTask, images: dict[str, list[Pixels]], job: LearnJob):
         self.task, self.images, self.job = task, images, job
         self.ours, self.theirs = context.Pipe()
         self.process: Any = context.Process(target=run, args=(self.theirs,), daemon=True)  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Task:
+class LearnTask:
     """What is to be learned; the images follow, class by class."""
 
     path: Path
@@ -46,13 +46,13 @@ class Task:
 
 
 def run(pipe: Connection) -> None:
-    """The process's work: receive a Task and images, learn, and send events; the last has `learned` or `error`."""
+    """The process's work: receive a LearnTask and images, learn, and send events; the last has `learned` or `error`."""
     end_with_parent()
     if hasattr(os, "nice"):
         os.nice(NICE)
     torch.set_num_threads(1)
     try:
-        task: Task = pipe.recv()
+        task: LearnTask = pipe.recv()
         images = np.concatenate([np.frombuffer(pipe.recv_bytes(), np.uint8).reshape(-1, *task.shape) for _ in task.counts])
         labels = [name for name, count in task.counts.items() for _ in range(count)]
         with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def run(pipe: Connection) -> None:
         pipe.send({"error": {"type": refused.kind, "message": refused.message}})
 
 
-def learn(task: Task, images: Pixels, labels: Sequence[Label], tell: Tell) -> dict[str, Any]:
+def learn(task: LearnTask, images: Pixels, labels: Sequence[Label], tell: Tell) -> dict[str, Any]:
     """Teach the model in the file, or a new one, and write it."""
     if checksum_of(task.path) != task.before:
         raise RunError("the model file was changed by another program meanwhile: nothing was learned; teach again")
@@ -85,7 +85,7 @@ def learned(model: AnyModel) -> dict[str, Any]:
     return {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy, "warnings": told}
 
 
-def taught(task: Task, images: Pixels, labels: Sequence[Label], tell: Tell) -> AnyModel:
+def taught(task: LearnTask, images: Pixels, labels: Sequence[Label], tell: Tell) -> AnyModel:
     device = find_device(task.device)
     model = load_any(task.path) if task.path.exists() else None
     if isinstance(model, EncodedModel) or (model is None and task.encoder is not None):

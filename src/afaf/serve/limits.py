@@ -25,7 +25,7 @@ CLIENTS = 10_000  # whose rate is remembered
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     image_bytes: int = 32 << 20
     request_bytes: int = 64 << 20
     request_images: int = 64
@@ -66,7 +66,7 @@ class RateLimit:
 class Bodies:
     """Reads bodies of requests into memory, within the limits."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: RequestLimits):
         self.limits, self.bytes = limits, 0
 
     async def read(self, request: Request, limit: int = 1 << 16) -> bytes:

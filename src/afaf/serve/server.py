@@ -13,12 +13,12 @@ import uvicorn
 from afaf.errors import ConfigError
 from afaf.serve.app import build_app
 from afaf.serve.limits import BoundedProtocol
-from afaf.serve.service import Options, Service
+from afaf.serve.service import ServeOptions, Service
 
 BACKLOG = 256
 
 
-def serve(path: Path, host: str, port: int, options: Options, ready: Callable[[str], None]) -> None:
+def serve(path: Path, host: str, port: int, options: ServeOptions, ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `ready` is called with the address. Raises ConfigError for an address that is refused."""
     with bound(host, port, options.token) as listening:
         server = uvicorn.Server(uvicorn_config(path, options))
@@ -29,7 +29,7 @@ def serve(path: Path, host: str, port: int, options: Options, ready: Callable[[s
         server.run(sockets=[listening])
 
 
-def uvicorn_config(path: Path, options: Options) -> uvicorn.Config:
+def uvicorn_config(path: Path, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
         build_app(Service(path, options)),
         http=BoundedProtocol,

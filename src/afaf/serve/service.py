@@ -24,9 +24,9 @@ from afaf.lifelong.model_store import AnyModel, check_place, checksum_of, load_a
 from afaf.runs.device import find_device
 from afaf.serve.decoder import Decoders, Reading
 from afaf.serve.errors import Refused
-from afaf.serve.jobs import KEPT, Job, Learning, Waiting
-from afaf.serve.learner import NICE, Task, learned
-from afaf.serve.limits import Limits
+from afaf.serve.jobs import KEPT, Learning, LearnJob, Waiting
+from afaf.serve.learner import NICE, LearnTask, learned
+from afaf.serve.limits import RequestLimits
 from afaf.serve.models import NOTHING, Served, ready
 from afaf.serve.predictor import Predictor
 from afaf.streams.own import DEFAULT_SIZE
@@ -36,22 +36,22 @@ log = logging.getLogger("uvicorn.error")
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeOptions:
     encoder: str | None = None  # of a new model; None: a network is trained
     device: str = "cpu"
     read_only: bool = False
     token: str | None = None
     hosts: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
 
 class Service:
-    def __init__(self, path: Path, options: Options):
+    def __init__(self, path: Path, options: ServeOptions):
         self.path, self.options, self.limits = path, options, options.limits
         self.device = find_device(options.device)
         self.encoder: Encoder | None = None
         self.served: Served | None = None
-        self.jobs: OrderedDict[str, Job] = OrderedDict()
+        self.jobs: OrderedDict[str, LearnJob] = OrderedDict()
         self.waiting = Waiting(self.limits)
         self.learning: Learning | None = None
         self.call: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class Service:
         self.waiting.add(name, await self.decode(files))
         return len(self.waiting.images[name])
 
-    async def learn(self) -> Job:
+    async def learn(self) -> LearnJob:
         """Begin to learn everything that waits, in another process."""
         self._check_not_learning()
         if self.changing.locked():  # the call would begin from a model that is about to be replaced
@@ -148,11 +148,11 @@ class Service:
         counts = {name: len(some) for name, some in images.items()}
         shape: Any = next(iter(images.values()))[0].shape
         before = None if self.served is None else self.served.checksum
-        job = Job(counts, total=sum(counts.values()))
+        job = LearnJob(counts, total=sum(counts.values()))
         self.jobs[job.id] = job
         while len(self.jobs) > KEPT:
             self.jobs.popitem(last=False)
-        task = Task(self.path, before, self.options.encoder, self.options.device, counts, shape)
+        task = LearnTask(self.path, before, self.options.encoder, self.options.device, counts, shape)
         self.learning = Learning(self.decoders.context, task, images, job)
         self.call = asyncio.create_task(self._learn(self.learning))
         return job

@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +25,28 @@ DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table s
 EXACT = 2.0**53  # below it a float is the whole number it looks like
 
 
-@dataclass(frozen=True)
-class LineFields:
-    """The fields of a line that are read, and their types; those without a default are required."""
-
-    stream: str
-    method: str
-    settings: dict[str, Any]
-    seed: Whole
-    failed: str = ""
-    kind: str = ""
-    acc: Finite | None = None
-    bwt: Finite | None = None
-    la: Finite | None = None
-    acc_task_il: Finite | None = None
-    acc_task_il_unmasked: Finite | None = None
-    task_id_accuracy: Finite | None = None
-    forward_transfer: Finite | None = None
-    R: list[list[Finite | None]] = field(default_factory=list)
-    R_task_il: list[list[Finite | None]] = field(default_factory=list)
-    R_task_il_unmasked: list[list[Finite | None]] = field(default_factory=list)
-    task_id: list[Finite | None] = field(default_factory=list)
-    confusion: list[list[Whole]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    kept: dict[str, Any] = field(default_factory=dict)
-    costs: dict[str, Any] | None = None
-    params: Whole = 0
-    dense_params: Whole = 0
-    shared_tasks: Whole = 0
-    jobs_at_once: Whole = 1
-    seconds: Finite = 0.0
-    device: str = ""
-    engine: str = ""
-    precision: str = ""
-    ended: str = ""
-    commit: str = ""
-    afaf: str = ""
-    torch: str = ""
-    python: str = ""
+WORDS = ("failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python")
+METRICS = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy", "forward_transfer")
+REQUIRED: dict[str, Any] = {"stream": str, "method": str, "settings": dict[str, Any], "seed": Whole}
+OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys(WORDS, str),
+    **dict.fromkeys(METRICS, Finite | None),
+    **dict.fromkeys(("R", "R_task_il", "R_task_il_unmasked"), list[list[Finite | None]]),
+    **dict.fromkeys(("params", "dense_params", "shared_tasks", "jobs_at_once"), Whole),
+    "task_id": list[Finite | None],
+    "confusion": list[list[Whole]],
+    "warnings": list[str],
+    "kept": dict[str, Any],
+    "costs": dict[str, Any] | None,
+    "seconds": Finite,
+}
+LineFields = make_dataclass("LineFields", [*REQUIRED.items(), *((name, kind, field(default=None)) for name, kind in OPTIONAL.items())])
 
 
 def check_line(line: Any) -> None:
     """Raise ConfigError for what is no line of results. Further fields are ignored."""
-    fields = LineFields.__dataclass_fields__
-    build(LineFields, {name: value for name, value in line.items() if name in fields} if isinstance(line, dict) else line)
+    known = REQUIRED.keys() | OPTIONAL.keys()
+    build(LineFields, {name: value for name, value in line.items() if name in known} if isinstance(line, dict) else line)
 
 
 def key_of(stream: str, method: str, settings: Mapping[str, Any], seed: int) -> Key:
