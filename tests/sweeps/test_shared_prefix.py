@@ -21,7 +21,7 @@ from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import read_experiment
 from afaf.sweeps.reproduce import Reproduction
-from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
+from afaf.sweeps.shared_prefix import SharedPrefix, shared_prefix
 from afaf.sweeps.store import Store
 
 CPU = torch.device("cpu")
@@ -89,6 +89,7 @@ def test_runs_end_as_they_would_alone(
     chosen = read_experiment(experiment(tmp_path, method, variants, seeds=2)).with_settings(QUICK)
     reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=at_once))
     reproduction.carry_out(on_event=counting)
+    assert not reproduction.states  # each is dropped when the last run that needs it starts
     lines = Store(tmp_path / "results").read()
     assert len(lines) == 2 * len(variants)
     assert counting.epochs == {task: 4 if task <= shared else 4 * len(variants) for task in range(1, 6)}
@@ -129,22 +130,6 @@ def test_only_runs_that_are_the_same_before_share() -> None:
 def state_of(digits: afaf.Stream) -> RunState:
     run = Run(Job(digits, "afaf", device="cpu"), digits, set_up(digits.outline, "afaf", *settings_tables(None, QUICK)))
     return RunState.of(2, run.learner, RunProgress.fresh(5))
-
-
-def test_a_state_is_kept_as_long_as_a_run_needs_it(digits: afaf.Stream) -> None:
-    prefix, state, left = SharedPrefix(2, "one"), state_of(digits), ["second", "third"]
-    states = PrefixStates(lambda prefix: bool(left))
-    assert states.take(prefix) is None  # the first run has to learn it
-    states.put(prefix, state)
-    assert prefix in states
-    left.remove("second")
-    assert states.take(prefix) is state
-    assert prefix in states
-    left.remove("third")
-    assert states.take(prefix) is state
-    assert prefix not in states
-    states.put(prefix, state)  # no run needs it any more
-    assert prefix not in states
 
 
 def test_a_run_changes_a_copy_of_the_state_it_starts_from(digits: afaf.Stream) -> None:

@@ -21,6 +21,7 @@ from afaf.runs.device import device_name
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, StateReached, ignore
 from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
+from afaf.runs.progress import RunState
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, costs_of, restrict, set_up
@@ -28,7 +29,7 @@ from afaf.storage.model_file import Model
 from afaf.streams.tasks import Stream
 from afaf.sweeps.executor import Executor
 from afaf.sweeps.experiments import Experiment, Planned
-from afaf.sweeps.shared_prefix import PrefixStates, SharedPrefix, shared_prefix
+from afaf.sweeps.shared_prefix import SharedPrefix, shared_prefix
 from afaf.sweeps.store import Key, Line, Store, numbers_of
 from afaf.training.engines import find_engine
 from afaf.training.precision import at_work
@@ -104,7 +105,7 @@ class Reproduction:
         self.how: dict[str, Any] = {}
         self.left = list(self.missing)
         self.prefixes: dict[Key, SharedPrefix | None] = {}
-        self.states = PrefixStates(self._needed)
+        self.states: dict[SharedPrefix, RunState] = {}  # after the tasks of a prefix, while a run that has not started needs it
         self.resumed: set[Key] = set()  # runs that started from a state another run had reached
         self.running: dict[Key, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
@@ -153,11 +154,13 @@ class Reproduction:
         prefix = self.prefixes[run.key]
         if prefix is None:
             return job
-        state = self.states.take(prefix)
-        if state is not None:
-            self.resumed.add(run.key)
-            return replace(job, start=state)
-        return replace(job, snapshot_after=prefix.tasks) if self._needed(prefix) else job
+        needed, state = self._needed(prefix), self.states.get(prefix)
+        if state is None:
+            return replace(job, snapshot_after=prefix.tasks) if needed else job
+        self.resumed.add(run.key)
+        if not needed:
+            del self.states[prefix]
+        return replace(job, start=state)
 
     def _fits(self, run: Planned) -> bool:
         expected, deadline = self._expected(run), self.executor.deadline
@@ -216,8 +219,8 @@ class Reproduction:
                 self.running[run.key] = (run, time.monotonic())
             case StateReached(state=state):
                 prefix = self.prefixes[run.key]
-                if prefix is not None:
-                    self.states.put(prefix, state)
+                if prefix is not None and self._needed(prefix):
+                    self.states[prefix] = state
             case JobFinished(results=results, measured=measured):
                 del self.running[run.key]
                 self._put(event.job, self._line(event.job, results, measured), time.monotonic() - since)
