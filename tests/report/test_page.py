@@ -25,7 +25,7 @@ from afaf.methods import method_names
 from afaf.network.ledger import Ledger
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.report.figures import FREE_USED, _count_neurons, save_ledger_picture
+from afaf.report.figures import FREE_USED, _count_neurons, ledger_figure, save
 from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Measured
@@ -198,7 +198,7 @@ def test_connections_of_depthwise_and_grouped_convolutions_are_counted(tmp_path:
     assert [(layer.by_task, layer.total) for layer in owned_layers(model)] == [({}, 4), ({2: 4}, 4), ({2: 12}, 12), ({}, 24)]
     assert reused_from(model) == {1: {}, 2: {1: 2 + 6}}
     assert [layer.used for layer in neuron_layers(model)] == [2, 6]
-    save_ledger_picture(model, tmp_path / "ledger.png")
+    save(ledger_figure(model), tmp_path / "ledger.png")
 
 
 def test_the_page_and_the_picture_count_the_same_neurons_as_used(seeds: Path) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.filesize import decimal
 from rich.table import Table
 
 from afaf.cli.consoles import OUT, say
@@ -44,7 +43,7 @@ def costs(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """What a method costs on a stream, or all of them with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
+    """Predict the costs of a method on a stream, or of all with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
     from afaf.methods import method_names
     from afaf.runs.job import Job
     from afaf.runs.setup import costs_of
@@ -88,7 +87,7 @@ def detail_table(found: Costs) -> Table:
     table.add_row("training FLOPs, live connections counted", *_flops(found.counted_flops, found.counted_flops_ratio))
     table.add_row("training FLOPs of the dense network", f"{found.dense_flops:.5e}", "")
     table.add_row("FLOPs of one answer", *_flops(found.inference_flops, found.inference_flops_ratio))
-    table.add_row("kept between tasks besides the weights", decimal(found.kept_bytes), ", ".join(found.kept) or "nothing")
+    table.add_row("kept between tasks besides the weights", in_bytes(found.kept_bytes), ", ".join(found.kept) or "nothing")
     return table
 
 
@@ -105,9 +104,17 @@ def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
             f"{found.params:,}",
             f"{found.params_ratio:.3f}",
             *("-" if r is None else f"{r:.3f}" for r in ratios),
-            decimal(found.kept_bytes) if found.kept else "-",
+            in_bytes(found.kept_bytes) if found.kept else "-",
         )
     return table
+
+
+def in_bytes(count: int) -> str:
+    """With three digits, so that tables fit 80 columns; rich.filesize has four."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
 
 
 def _flops(value: float | None, ratio: float | None) -> tuple[str, str]:

@@ -104,7 +104,7 @@ def stream_table(stream: Stream) -> Table:
 
 
 def _counts() -> tuple[Column, Column]:
-    """The columns of numbers of images; a table fills its own."""
+    """New columns for numbers of images."""
     return Column("training", justify="right"), Column("test", justify="right")
 
 
@@ -113,7 +113,7 @@ def _with_files() -> list[Source]:
 
 
 def _named(names: list[str]) -> list[Source]:
-    """The datasets meant: by their own names, by a stream that needs them, or all."""
+    """Datasets by their own names, by a stream that needs them, or all."""
     chosen: dict[str, Source] = {}
     for name in names:
         if name == "all":

@@ -77,7 +77,7 @@ def _error(words: str) -> None:
 
 @contextlib.contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """Our own warnings are shown without the place in the program that gave them."""
+    """Show warnings of this package without file and line number."""
     show = warnings.showwarning
 
     def show_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ def inspect(
     from afaf.files.marks import format_of
     from afaf.lifelong.encoded import EncodedModel
     from afaf.lifelong.model_store import has_encoder, open_encoded, open_model
-    from afaf.report.figures import save_ledger_picture
+    from afaf.report.figures import ledger_figure, save
     from afaf.report.model_page import confusions, encoded_facts, encoded_page, model_facts, model_page
 
     if picture is not None and has_encoder(file):
@@ -46,8 +47,7 @@ def inspect(
         write_output(page, "html", drawn.html().encode(), [file], force=force)
         say(f"wrote {page}")
     if picture is not None and not isinstance(model, EncodedModel):
-        network = model.model
-        write_output(picture, format_of(picture), lambda part: save_ledger_picture(network, part), [file], force=force)
+        write_output(picture, format_of(picture), partial(save, ledger_figure(model.model)), [file], force=force)
         say(f"wrote {picture}")
     if json_:
         print(json.dumps(facts))

@@ -40,34 +40,28 @@ NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # column
 
 
 class ProgressDisplay(Progress):
-    """One run. On a terminal a bar for the stream and one for the current task, and a line for each task; elsewhere only warnings."""
+    """One run. On a terminal a bar of its epochs and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
         columns = (SpinnerColumn(), NAME, BarColumn(28), MofNCompleteColumn(), NOTE, TimeElapsedColumn(), LEFT, TimeRemainingColumn())
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self.stream_bar: TaskID | None = None
-        self.task_bar: TaskID | None = None
+        self.bar = self.add_task("", total=None, note="")
         self.class_names: tuple[str, ...] = ()
 
     def on_event(self, event: Event) -> None:
         match event:
             case RunStarted(outline=outline, method=method, seed=seed, epochs=epochs):
                 self._print(f"[bold]{method}[/] learns [bold]{escape(outline.name)}[/], {len(outline)} tasks, seed {seed}")
-                if self.task_bar is not None:
-                    self.remove_task(self.task_bar)
-                self.stream_bar, self.task_bar = self._replace(self.stream_bar, "stream", epochs, "epochs"), None
+                self.reset(self.bar, total=epochs, note="epochs")
             case RunResumed(position=position, epochs_done=epochs):
                 self._print(f"  resumed from the last checkpoint: {position}")
-                if self.stream_bar is not None:
-                    self.advance(self.stream_bar, epochs)
+                self.advance(self.bar, epochs)
             case TaskStarted(tasks=tasks, class_names=names):
-                self.task_bar, self.class_names = self._replace(self.task_bar, f"task {_span(tasks)}", None, "preparing"), names
+                self.class_names = names
+                self.update(self.bar, description=f"task {_span(tasks)}")
             case EpochEnded(report=report):
-                note = f"loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
-                if self.task_bar is not None:
-                    self.update(self.task_bar, total=report.epochs, completed=report.epoch + 1, note=note)
-                if self.stream_bar is not None:
-                    self.advance(self.stream_bar)
+                note = f"epoch {report.epoch + 1} of {report.epochs}  loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
+                self.update(self.bar, advance=1, note=note)
             case TaskEnded(tasks=tasks, row=row):
                 accuracies = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
                 classes = ", ".join(self.class_names[:4]) + (" ..." if len(self.class_names) > 4 else "")
@@ -75,11 +69,6 @@ class ProgressDisplay(Progress):
                 self._print(f"  after task {_span(tasks):<4} {label} accuracy on tasks so far: {accuracies}")
             case Warned(message=message):
                 self.console.print(f"  [yellow]warning:[/] {escape(message)}", highlight=False)
-
-    def _replace(self, bar: TaskID | None, name: str, total: int | None, note: str) -> TaskID:
-        if bar is not None:
-            self.remove_task(bar)
-        return self.add_task(name, total=total, note=note)
 
     def _print(self, text: str) -> None:
         if self.console.is_terminal:

@@ -43,7 +43,7 @@ def reproduce(
     set_: SetOption = [],
     data: DataOption = None,
 ) -> None:
-    """Do the runs of experiments that are not in the results folder yet; each is kept as soon as it ends.
+    """Carry out the runs of experiments that the results folder lacks; each result is stored as soon as its run ends.
 
     `afaf report RESULTS` shows them.
     """
@@ -99,7 +99,7 @@ def reproduce(
 
 
 def _how_to_go_on(reproduction: Reproduction, done: int, left: int, *, again: bool) -> str:
-    """What the same command would do, where that helps."""
+    """Say what the same command would do next, if that helps."""
     if not left or reproduction.errors:  # they are printed next
         return ""
     if again:
@@ -120,7 +120,7 @@ def asked_for(experiments: Path, names: Sequence[str], seeds: int | None, settin
 
 
 def list_experiments(experiments: Path, results: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> None:
-    """What is complete; of the experiments named also which runs are missing."""
+    """Print which experiments are complete; for those named also which runs are missing."""
     from afaf.report.measured import failure
     from afaf.sweeps.store import Store
 

@@ -88,7 +88,7 @@ def run_all(jobs: Sequence[Job], executor: Executor, display: OnEvent, stop: Sto
 
 
 def resume_run(folder: str, device: str | None, settings: list[str], data: Path | None, *, as_json: bool) -> None:
-    """Go on with one run."""
+    """Resume one run and print its numbers."""
     from afaf.api import resume
 
     finished = (Path(folder) / "results.json").exists()
@@ -115,7 +115,7 @@ def _folder(given: str | Path | None, stream: str, method: str, seed: int, sever
 
 
 def file_name(stream: str) -> str:
-    """A stream's name without what a file name should not hold: folder:PATH has slashes."""
+    """A stream's name as a file name: folder:PATH has slashes."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in stream).strip("-.")
 
 

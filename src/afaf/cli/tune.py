@@ -35,7 +35,7 @@ AGAIN = "the same command again goes on with the search"
 def tune(
     stream: StreamName,
     method: MethodName,
-    tasks: Annotated[int, typer.Option(help="Tune on the first N tasks; the second is the first with something to hold on to.")] = 2,
+    tasks: Annotated[int, typer.Option(help="Tune on the first N tasks; the second is the first with earlier tasks to protect.")] = 2,
     start: Annotated[float | None, typer.Option(help="The strongest value to try (default: the method's).")] = None,
     decay: Annotated[float, typer.Option(help="Each value tried is this part of the one before.")] = 0.5,
     searches: Annotated[int, typer.Option(help="How many values to try at most.")] = 12,
@@ -51,7 +51,7 @@ def tune(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Choose how strongly a method (ewc, mas, lwf) holds on to what it knows, without looking at future tasks (FACIL's way).
+    """Choose the strength of a method's penalty (ewc, mas, lwf) without looking at future tasks, by FACIL's protocol.
 
     The same command again goes on.
     """

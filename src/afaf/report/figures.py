@@ -6,7 +6,7 @@ import contextlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -39,19 +39,14 @@ def task_colour(task: int) -> str:
 
 def draw_run(folder: Path) -> None:
     """Write ledger.png and r-matrix.png into a finished run's folder, unless they exist."""
-    ledger, matrix = folder / "ledger.png", folder / "r-matrix.png"
-    if ledger.exists() and matrix.exists():
-        return
-    model = Model.load(folder / "model.safetensors")
-    results = read_results(folder)
     with warn_once_of_missing_letters():
-        if not ledger.exists():
-            write_whole(ledger, lambda part: save_ledger_picture(model, part))
-        if not matrix.exists():
-            write_whole(matrix, lambda part: save_r_matrix(results, part))
+        if not (folder / "ledger.png").exists():
+            write_whole(folder / "ledger.png", partial(save, ledger_figure(Model.load(folder / "model.safetensors"))))
+        if not (folder / "r-matrix.png").exists():
+            write_whole(folder / "r-matrix.png", partial(save, r_matrix_figure(read_results(folder))))
 
 
-def save_ledger_picture(model: Model, path: Path) -> None:
+def ledger_figure(model: Model) -> Figure:
     """Connections by owning task, neurons sorted by the task that fixed or first used them; below, each layer's neurons counted."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     tasks = sorted(model.learner.classes_of)
@@ -88,10 +83,10 @@ def save_ledger_picture(model: Model, path: Path) -> None:
     ]
     figure.legend(handles=handles, loc="lower center", ncols=min(4, len(handles)), fontsize=7, frameon=False)
     figure.suptitle(as_written(f"Who owns what after the last task: {model.stream}, {model.method}"), fontsize=11)
-    save(figure, path)
+    return figure
 
 
-def save_r_matrix(results: Results, path: Path) -> None:
+def r_matrix_figure(results: Results) -> Figure:
     """Accuracy on each task after each task, class-IL beside task-IL."""
     n_tasks = len(results.R)
     side = 1.6 + 0.52 * n_tasks
@@ -111,7 +106,7 @@ def save_r_matrix(results: Results, path: Path) -> None:
         axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
     figure.suptitle(as_written(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
     figure.tight_layout()
-    save(figure, path)
+    return figure
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from afaf.errors import RunError
 from afaf.files import check_output, write_output, write_whole
 from afaf.files.marks import format_of
 from afaf.report import svg
-from afaf.report.figures import as_written, save, save_ledger_picture, save_r_matrix, warn_once_of_missing_letters
+from afaf.report.figures import as_written, ledger_figure, r_matrix_figure, save, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
 from afaf.report.results_page import average_over_time, differ_only_in_seed, measured_runs, method_colours, presets_by_stream
@@ -34,7 +34,6 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-Drawing = Callable[[Path], None]  # writes the file
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
 
@@ -42,16 +41,16 @@ def write_figures(source: Path | Sequence[Path], folder: Path, *, force: bool = 
     """Write all figures that there are data for; other existing files are replaced only with `force`."""
     sources = [source] if isinstance(source, Path) else list(source)
     runs = runs_in(sources)
-    if runs and differ_only_in_seed(runs):
-        drawings = figures_of_runs(Runs(runs))
-    else:
-        drawings = figures_of_results(measured_runs(runs) if runs else Measured(Store(sources[0]).read().values()), sources[0])
-    files = {folder / f"{name}{suffix}": draw for name, draw in drawings.items() for suffix in SUFFIXES}
-    for path in files:
-        check_output(path, format_of(path), force=force)
     with matplotlib.rc_context(STYLE), warn_once_of_missing_letters():
-        for path, draw in files.items():
-            write_output(path, format_of(path), draw, force=force)
+        if runs and differ_only_in_seed(runs):
+            figures = figures_of_runs(Runs(runs))
+        else:
+            figures = figures_of_results(measured_runs(runs) if runs else Measured(Store(sources[0]).read().values()), sources[0])
+        files = {folder / f"{name}{suffix}": figure for name, figure in figures.items() for suffix in SUFFIXES}
+        for path in files:
+            check_output(path, format_of(path), force=force)
+        for path, figure in files.items():
+            write_output(path, format_of(path), partial(save, figure), force=force)
     return list(files)
 
 
@@ -65,24 +64,22 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return path
 
 
-def figures_of_results(measured: Measured, source: Path) -> dict[str, Drawing]:
-    """Return the drawings of results: per stream, the presets' ACC of every seed and over time."""
-    drawings: dict[str, Drawing] = {}
-    for stream, shapes in presets_by_stream(measured).items():
-        drawings["accuracy-" + NOT_IN_NAMES.sub("-", stream)] = partial(save, accuracies(measured, stream, shapes))
-    if not drawings:
+def figures_of_results(measured: Measured, source: Path) -> dict[str, Figure]:
+    """Return the figures of results: per stream, the presets' ACC of every seed and over time."""
+    streams = presets_by_stream(measured)
+    if not streams:
         raise RunError(f"no figures were written: {source} holds no finished run of a preset; afaf report shows the variants")
-    return drawings
+    return {f"accuracy-{NOT_IN_NAMES.sub('-', stream)}": accuracies(measured, stream, shapes) for stream, shapes in streams.items()}
 
 
-def figures_of_runs(runs: Runs) -> dict[str, Drawing]:
-    """Return the drawings of a run, or of several runs that differ in their seed."""
+def figures_of_runs(runs: Runs) -> dict[str, Figure]:
+    """Return the figures of a run, or of several runs that differ in their seed."""
     return {
-        "r-matrix": lambda path: save_r_matrix(runs.first, path),
-        "ledger": lambda path: save_ledger_picture(runs.model, path),
-        "over-time": partial(save, over_time(runs)),
-        "confusion": partial(save, confusion(runs)),
-        "curves": partial(save, curves(runs)),
+        "r-matrix": r_matrix_figure(runs.first),
+        "ledger": ledger_figure(runs.model),
+        "over-time": over_time(runs),
+        "confusion": confusion(runs),
+        "curves": curves(runs),
     }
 
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from afaf.errors import ConfigError
 from afaf.files import make_folder
-from afaf.report.figures import save_r_matrix
+from afaf.report.figures import r_matrix_figure
 from afaf.runs.events import EpochEnded, Event, RunResumed, TaskEnded
 from afaf.runs.folder import TENSORBOARD, flat, read_json
 from afaf.runs.results import Results
@@ -71,11 +69,7 @@ class TensorBoard:
 
     def finish(self, results: Results) -> None:
         """Add the R matrices as an image, settings and final metrics as hyper-parameters, and close the file."""
-        with tempfile.TemporaryDirectory() as place:
-            picture = Path(place) / "r-matrix.png"
-            save_r_matrix(results, picture)
-            pixels = np.asarray(Image.open(picture).convert("RGB"))
-        self.writer.add_image("R matrix", pixels, len(results.R), dataformats="HWC")
+        self.writer.add_figure("R matrix", r_matrix_figure(results), len(results.R))
         config = read_json(self.folder / "config.json")
         about = {"stream": results.stream, "method": results.method, "seed": results.seed}
         metrics = {f"final/{name}": value for name, value in results.metrics().items() if value is not None}

@@ -21,7 +21,7 @@ from afaf.bounds import Whole
 from afaf.errors import FileError, RunError
 from afaf.files import make_folder, remove_parts, write_whole
 from afaf.files.marks import is_ours
-from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in
+from afaf.runs.folder import CHECKPOINTS, RunFolder, began_with, checkpoints_in, read_json
 from afaf.runs.progress import Position, RunProgress
 from afaf.storage import container
 from afaf.storage.container import About, Tensors, readable
@@ -37,9 +37,8 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Restored:
-    """A run as a checkpoint has it."""
+    """The contents of a checkpoint."""
 
-    path: Path
     learner: Learner
     position: Position
     progress: RunProgress
@@ -52,11 +51,11 @@ class Checkpoints:
     def __init__(self, folder: RunFolder, every: float | None):
         self.folder, self.every = folder, every
         self.path = folder.path / CHECKPOINTS
-        self._began_with = began_with(folder.read_json("config.json"))  # read now: the file may be edited during the run
+        self._began_with = began_with(read_json(folder.path / "config.json"))  # read now: the file may be edited during the run
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._good: list[Path] = []  # oldest first
-        self._unusable: list[Path] = []  # checkpoints of this run that a resume passed over
+        self._unusable: list[Path] = []  # checkpoints of this run that a resume skipped
         self._number = 0
         self._last = self._epoch_began = time.monotonic()
 
@@ -116,7 +115,7 @@ class Checkpoints:
         self._pool.shutdown()
 
     def restore(self, device: torch.device, n_tasks: int, warn: Callable[[str], None]) -> Restored | None:
-        """The newest good checkpoint; others are passed over with a warning. None if there is no good one: the run starts again."""
+        """The newest valid checkpoint; invalid ones are skipped with a warning. None if there is no valid one."""
         remove_parts(self.path)
         paths = checkpoints_in(self.folder.path)[::-1]
         self._number = max((int(path.name.split("-")[0]) for path in paths), default=0)
@@ -143,7 +142,7 @@ def load_checkpoint(path: Path, device: torch.device, n_tasks: int | None = None
         progress = RunProgress.parse(about["progress"], len(about["progress"]["R"]) if n_tasks is None else n_tasks)
         log_bytes = checked.build(Whole, about["log_bytes"], "log_bytes")
         learner = build(Description.parse(about["learner"]), contents.tensors, device)
-        return Restored(path, learner, Position.parse(about["position"]), progress, log_bytes)
+        return Restored(learner, Position.parse(about["position"]), progress, log_bytes)
 
 
 def check(about: About, tensors: Tensors) -> None:
@@ -167,7 +166,7 @@ def changed_settings(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def is_newer(path: Path) -> bool:
-    """Whether a newer afaf wrote it, undamaged: then starting again would be wrong."""
+    """Whether it is an undamaged file of a newer afaf, which must not be treated as missing."""
     with contextlib.suppress(FileError):
         about = container.read_file(path, lambda about, tensors: None).about
         return type(about.get("format")) is int and about["format"] > FORMAT

@@ -34,7 +34,7 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The cut of a stream of own data into tasks. Of the built-in streams split-cifar100 takes `classes_per_task`, Mix `fit`."""
+    """How own data becomes a stream. Built-in streams ignore it, except `classes_per_task` (split-cifar100) and `fit` (Mix)."""
 
     classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
     order: str = ""  # a file that lists the classes in order of arrival, one task a line

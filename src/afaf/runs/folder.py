@@ -35,7 +35,7 @@ class RunFolder:
     """The folder of one run, new or empty before it; used in a `with` block, within which it is locked."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path, self.log_path = path, path / "log.jsonl"
         self._lock = FolderLock(path)
 
     @classmethod
@@ -90,25 +90,12 @@ class RunFolder:
             shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
             raise RunError(f"{path} is not empty ({shown}), and holds no run of afaf: choose a new or empty folder with --out")
 
-    @property
-    def finished(self) -> bool:
-        return (self.path / "results.json").exists()
-
     def write_json(self, name: str, data: dict[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, **data}, indent=1, allow_nan=False) + "\n"
         write_whole(self.path / name, text.encode())
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        return read_json(self.path / name)
-
-    # The log: one JSON object a line, appended as things happen.
-
-    @property
-    def log_path(self) -> Path:
-        return self.path / "log.jsonl"
-
     def log(self, record: dict[str, Any]) -> None:
-        """Append one line to log.jsonl."""
+        """Append one line to log.jsonl, a JSON object."""
         append_line(self.log_path, json.dumps(record, allow_nan=False))
 
     def log_bytes(self) -> int:

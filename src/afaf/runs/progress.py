@@ -43,7 +43,7 @@ class Position:
 
 @dataclass
 class RunProgress:
-    """R matrices and the rest that results are made of, filled task by task."""
+    """The measurements that results consist of, filled task by task."""
 
     R: list[Row]
     R_task_il: list[Row]

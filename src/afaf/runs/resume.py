@@ -21,7 +21,7 @@ from afaf.runs.checkpoint import changed_settings
 from afaf.runs.config import Config, NetworkSettings, RunSettings, StreamSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
-from afaf.runs.folder import FREE, RunFolder, began_with, flat, read_results
+from afaf.runs.folder import FREE, RunFolder, began_with, flat, read_json, read_results
 from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.mirror import local_copy
 from afaf.runs.progress import RunState
@@ -81,8 +81,8 @@ def resume(
         stop: As in `afaf.run`.
     """
     with local_copy(run) as path, RunFolder.reopen(path) as folder:
-        about = folder.read_json("config.json")
-        if folder.finished:
+        about = read_json(path / "config.json")
+        if (path / "results.json").exists():
             if settings:
                 raise ConfigError(f"the run in {path} is finished: settings change nothing; start another run to use others")
             if stream is not None:
@@ -137,7 +137,7 @@ def _restore(run: Run, folder: RunFolder) -> None:
 
 def _refuse_another(out: Path, asked: Table) -> None:
     """Raise RunError if the folder's run differs in anything that its results depend on."""
-    about = RunFolder(out).read_json("config.json")
+    about = read_json(out / "config.json")
     here, stored = began_with(json.loads(json.dumps(asked))), began_with({name: about.get(name) for name in asked})
     if isinstance(about.get("config"), dict):
         stored = flat(_newer_settings(about["config"])) | stored
@@ -161,7 +161,7 @@ def _newer_settings(stored: Mapping[str, Any]) -> Table:
 
 
 def _known_by(stream: str) -> str:
-    """A stream's name; of own data without the folders above it, which may differ."""
+    """A stream's name; for own data without its parent folders, which may differ."""
     kind, colon, path = stream.partition(":")
     return f"{kind}:{Path(path).expanduser().absolute().name}" if colon and kind in ("folder", "npz") else stream
 
@@ -225,7 +225,7 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
 
 
 def _check_same_network(about: Mapping[str, Any], setup: Setup) -> None:
-    """Earlier versions wrote no digest."""
+    """Compare the network's digest, which earlier versions did not write."""
     if about.get("network_digest") not in (None, setup.network_digest):
         raise RunError(
             f"the network '{setup.spec.name}' is not what the run began with: its layers, or the module's weights, have changed; "
@@ -234,7 +234,7 @@ def _check_same_network(about: Mapping[str, Any], setup: Setup) -> None:
 
 
 def _warn_if_elsewhere(about: Mapping[str, Any], run: Run) -> None:
-    """Only the same device and PyTorch version give the same bits."""
+    """Warn if device or PyTorch version differ: the bits may differ then."""
     for what, before, now in (
         ("device", about.get("device_name"), device_name(run.device)),
         ("PyTorch", about.get("torch"), torch.__version__),

@@ -48,7 +48,7 @@ HOW = ("run.engine", "run.precision")  # settings that do not distinguish runs: 
 
 
 class Expectation:
-    """How long runs take: from runs of the same stream and method on the same device, as many at once; else from similar ones.
+    """Estimates how long runs take, from runs of the same stream and method on the same device; else from similar runs.
 
     Runs that start from a shared prefix are shorter and are counted separately.
     """
@@ -130,7 +130,7 @@ class Reproduction:
         return sum(run.done(lines) for run in self.missing)
 
     def _next_jobs(self) -> Iterator[Job | None]:
-        """The first run left that is expected to end in time and need not wait; a run of unknown length is tried."""
+        """Yield the first run left that need not wait and is expected to end in time; one of unknown duration is tried."""
         while self.left:
             others = [run for run in self.left if not self._waits(run)]
             ready = [run for run in others if self._fits(run)]

@@ -138,7 +138,7 @@ class Store:
 
 
 def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[Line]:
-    """The lines of a file; one that a killed process left unfinished is passed over with a warning, one that is damaged is an error.
+    """The lines of a file. A line that a killed process left unfinished is skipped with a warning; a damaged one is an error.
 
     Lines in `parsed` are taken from there, and the others are added.
     """

@@ -113,7 +113,7 @@ class Stability:
             raise ConfigError(f"method '{kind.name}' has no trade-off to tune; those that have: {', '.join(tunable)}")
         self.search: Search = build(Search, {**asdict(search), "start": kind.tradeoff_from if search.start is None else search.start})
         if not 2 <= search.tasks <= n_tasks:
-            raise ConfigError(f"tasks = {search.tasks}: from 2, the first with something to hold on to, to the {n_tasks} of the stream")
+            raise ConfigError(f"tasks = {search.tasks}: from 2, the first with earlier tasks to protect, to the {n_tasks} of the stream")
         self.job, self.option, self.folder = job, f"method.{kind.tradeoff}", folder.absolute()
         space = {self.option: Range(0.0, self.search.start)}
         space |= {"learn.lr": Range(choices=search.learning_rates)} if search.learning_rates else {}
