@@ -76,32 +76,23 @@ def sweep(
 
 
 def _show_outcome(outcome: Outcome, job: Job, folder: Path) -> None:
-    from afaf.sweeps.outcome import FILE
+    from afaf.sweeps.outcome import FILE, shown
 
-    complete = sorted((t for t in outcome.trials if t.state == "complete"), key=lambda t: -(t.value or 0))
+    complete = sorted(outcome.complete, key=lambda trial: -(trial.value or 0))
     names = list(dict.fromkeys(name for trial in outcome.trials for name in trial.settings))
     table = Table(title=escape(f"{job.stream}: {job.method_class.name}, the best trials"), box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("trial", "validation %", *names):
         table.add_column(escape(name.replace(".", "\n").replace(" ", "\n")), justify="right")
     for trial in complete[:SHOWN]:
-        table.add_row(str(trial.number), f"{trial.value:.2f}", *(escape(_shown(trial.settings.get(name, ""))) for name in names))
+        table.add_row(str(trial.number), f"{trial.value:.2f}", *(escape(shown(trial.settings.get(name, ""))) for name in names))
     OUT.print(table)
-    states = [trial.state for trial in outcome.trials]
-    counted = ", ".join(f"{states.count(state)} {word}" for state, word in _STATES.items() if state in states)
-    lines = [f"{len(states)} trials: {counted}"]
+    lines = [f"{len(outcome.trials)} trials: {outcome.counts}"]
     if outcome.importance:
         lines.append("importance: " + ", ".join(f"{name} {value:.2f}" for name, value in outcome.importance.items()))
     if outcome.best is not None:
         lines.append(f"run the best settings, and see them on the test images, with\n{command_for(job, folder)}")
     lines.append(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}")
     say("\n".join(lines))
-
-
-_STATES = {"complete": "complete", "pruned": "stopped early", "fail": "without room or diverged", "running": "elsewhere"}
-
-
-def _shown(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def command_for(job: Job, folder: Path) -> str:

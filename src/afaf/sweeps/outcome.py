@@ -1,4 +1,4 @@
-"""What a search for settings leaves in its folder: all trials (sweep.json), and the settings of the best as a preset (best.toml)."""
+"""The files of a search for settings: all trials (sweep.json), and the settings of the best as a preset (best.toml)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from afaf.errors import ConfigError
+from afaf.checked import build
+from afaf.errors import ConfigError, RunError
 from afaf.files import write_whole
 from afaf.runs.config import Table, merge, nested
 from afaf.runs.events import Event
@@ -18,6 +19,7 @@ from afaf.runs.job import Job
 from afaf.sweeps.space import Space
 
 FILE, PRESET, TRIALS = "sweep.json", "best.toml", "trials"
+STATES = {"complete": "complete", "pruned": "stopped early", "fail": "without room or diverged", "running": "running"}
 VALIDATION = 0.1  # of each task's training images, unless run.validation says otherwise
 
 
@@ -30,6 +32,9 @@ class TrialRecord:
     steps: list[float | None] = field(default_factory=list)  # the objective after each task
     seconds: float | None = None
     why: str = ""
+
+    def __str__(self) -> str:
+        return f"trial {self.number}: {' '.join(f'{name}={shown(value)}' for name, value in self.settings.items())}"
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,19 @@ class Outcome:
     chosen: int | None = None  # the number of the best trial, where it is not that of the highest objective
 
     @property
+    def complete(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
+
+    @property
     def best(self) -> TrialRecord | None:
-        if self.chosen is not None:
-            return next(trial for trial in self.trials if trial.number == self.chosen)
-        complete = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+        chosen = next((trial for trial in self.trials if trial.number == self.chosen), None)
+        return chosen or max(self.complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+    @property
+    def counts(self) -> str:
+        """The number of trials in each state, in words."""
+        states = [trial.state for trial in self.trials]
+        return ", ".join(f"{states.count(state)} {words}" for state, words in STATES.items() if state in states)
 
 
 def describe_search(folder: Path, job: Job, objective: str, space: Space, tasks: int | None, **more: Any) -> dict[str, Any]:
@@ -62,11 +75,10 @@ def describe_search(folder: Path, job: Job, objective: str, space: Space, tasks:
     about: dict[str, Any] = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": settings, "tasks": tasks}
     ranges = {name: asdict(one) for name, one in space.items()}
     about = json.loads(json.dumps({**about, "objective": objective, "space": ranges, **more}))
-    there = read_json(folder / FILE).get("about") if (folder / FILE).exists() else about
+    stored, _ = read_outcome(folder)
     for name, value in about.items():
-        was = there.get(name) if isinstance(there, dict) else there
-        if was != value:
-            raise ConfigError(f"{folder} holds another sweep ({name} is {was} there, {value} here): choose another with --out")
+        if stored and stored.get(name) != value:
+            raise ConfigError(f"{folder} holds another sweep ({name} is {stored.get(name)} there, {value} here): choose another with --out")
     return about
 
 
@@ -79,6 +91,21 @@ def discard_weights(folder: Path) -> None:
     """Remove the model and the checkpoints of a trial; configuration, log and results stay."""
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+def read_outcome(folder: Path) -> tuple[dict[str, Any], Outcome]:
+    """The description of a search, and its outcome so far, empty in a new folder; RunError if sweep.json is damaged."""
+    table = read_json(folder / FILE) if (folder / FILE).exists() else {"about": {}, "trials": []}
+    try:
+        about = build(dict[str, Any], table.get("about"), "about")
+        return about, build(Outcome, {name: value for name, value in table.items() if name in ("trials", "importance", "chosen")})
+    except ConfigError as error:
+        raise RunError(f"{folder / FILE} is damaged: {error}") from None
+
+
+def shown(value: object) -> str:
+    """The value of a setting in a table."""
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def write_outcome(folder: Path, about: Mapping[str, Any], outcome: Outcome) -> None:

@@ -10,7 +10,6 @@ import socket
 import statistics
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +36,6 @@ ANSWER = 10.0  # seconds within which a storage must answer
 SEARCHES = ("random", "tpe")
 JOURNAL, DRIVERS = "journal.log", "drivers"
 OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """The tag of a trial's job."""
-
-    number: int
-    settings: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        values = " ".join(f"{name}={_short(value)}" for name, value in self.settings.items())
-        return f"trial {self.number}: {values}"
 
 
 class KeyedSampler(optuna.samplers.BaseSampler):
@@ -195,7 +182,7 @@ class Sweep:
             data=job.data,
             out=self.folder / TRIALS / str(number),
             resume=True,
-            tag=Numbered(number, settings),
+            tag=TrialRecord(number, "running", None, dict(settings)),
         )
 
     def _handle(self, event: Event) -> None:
@@ -262,10 +249,6 @@ def check_job(job: Job, space: Space, tasks: int | None) -> int:
     if tasks is not None and not 1 <= tasks <= n_tasks:
         raise ConfigError(f"--tasks {tasks}: from 1 to the {n_tasks} of the stream")
     return n_tasks
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _suggest(trial: Trial, name: str, values: Range) -> Any:

@@ -29,12 +29,22 @@ from afaf.methods import find_method, method_names
 from afaf.runs.checkpoint import Restored, load_checkpoint
 from afaf.runs.config import build_config
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, ignore
-from afaf.runs.folder import checkpoints_in, read_json
+from afaf.runs.folder import checkpoints_in
 from afaf.runs.job import Job
 from afaf.runs.presets import with_presets
 from afaf.runs.progress import Position, RunState
 from afaf.sweeps.executor import Executor
-from afaf.sweeps.outcome import FILE, TRIALS, Outcome, TrialEnded, TrialRecord, describe_search, discard_weights, judged_on, write_outcome
+from afaf.sweeps.outcome import (
+    TRIALS,
+    Outcome,
+    TrialEnded,
+    TrialRecord,
+    describe_search,
+    discard_weights,
+    judged_on,
+    read_outcome,
+    write_outcome,
+)
 from afaf.sweeps.space import Range
 
 OBJECTIVE = "task-IL accuracy on a task's own validation images; the strongest trade-off that keeps it is chosen"
@@ -124,10 +134,8 @@ class Stability:
         self.lr = given.learn.lr
         self.belonging = {f"method.{name}": value for name, value in kind(given.method, given.settings).tuned_with().items()}
         self.settings = {**given.to_dict(), **judged_on(given.run.validation), **self.belonging}
-        stored = read_json(self.folder / FILE)["trials"] if (self.folder / FILE).exists() else []  # of an earlier call
-        self.known: dict[Trial, float | None] = {
-            Trial(len(one["steps"]), one["settings"]["learn.lr"], one["settings"][self.option]): one["value"] for one in stored
-        }
+        stored = read_outcome(self.folder)[1].trials  # of an earlier call
+        self.known = {Trial(len(one.steps), one.settings["learn.lr"], one.settings[self.option]): one.value for one in stored}
         self.running: dict[Trial, Job] = {}
         self.emit: OnEvent = ignore
         self.within = True
