@@ -3,7 +3,7 @@
     python -m benchmarks.reuse [--network resnet18] [--width 64] [--images 1000] [--device cpu] [--plain]
 
 Random images of 32 x 32 pixels, batches of 128. Two tasks are allocated and consolidated with random importances; the third reuses. It is
-timed with norms that all move, with norms of the task's own neurons alone, and under strict isolation: the median of its epochs after the
+timed with norms that all move, with those that the task uses, and under strict isolation: the median of its epochs after the
 first. `--plain` also times an ordinary training loop of a ResNet-18 (torch.compile, channels last, the same batches, crops and flips).
 Prints the ratios, which are the result, not the seconds.
 """
@@ -133,7 +133,11 @@ def main() -> None:
         for mode in ("default", "reduce-overhead") if device.type == "cuda" else ("default",):
             plain = plain_seconds(options.width, options.images, device, options.precision == "bf16", mode)
             print(f"a plain loop ({mode}): {plain:.3f} s; dense fine-tuning is {dense / plain:.3f} of it")
-    for way, method in {"all norms move": {"norms": "all"}, "own norms": {"norms": "own"}, "strict isolation": {"strict": True}}.items():
+    for way, method in {
+        "all norms move": {"norms": "all"},
+        "norms that the task uses move": {"norms": "used"},
+        "strict isolation": {"strict": True},
+    }.items():
         setup = set_up(outline, "afaf", {**table, "method": method})
         learner = Learner.fresh(Network(setup.spec, 0, device))
         for task in range(1, REUSING):

@@ -195,7 +195,7 @@ def worlds(
         "block_gradient": draw(st.booleans()),
         "reset_importance": draw(st.booleans()),
         "norm_moves": draw(st.booleans()),
-        "norms": draw(st.sampled_from(["all", "own"])),
+        "norms": draw(st.sampled_from(["all", "used"])),
         "strict": draw(st.booleans()) if strict is None else strict,
     }
     settings = Settings(LearnSettings(epochs=3, batch_size=4, lr=0.1), sparse)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
-from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ops import Norm
 from afaf.subnets import rewire
 from afaf.training.compact import CompactEngine, Trunk, gather, neurons_that_matter, trunk_top
@@ -168,24 +167,27 @@ def test_gains_may_move_while_statistics_stand_still() -> None:
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_norms_of_other_neurons_stand_still() -> None:
-    """Also those of neurons that are not fixed, and that earlier tasks' connections lead on from into the task's neurons."""
-    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 30, "W_1": 60}, fixed={"all": 0, "output": 100})
-    world = world_of(SpaceNet, SpaceNetOptions(norms="own"), norm="batch", sparse=sparse, dtype=torch.float64)
-    past: list[tuple[int, Norm]] = []
+def test_only_norms_that_the_task_uses_move() -> None:
+    """Those of its neurons, and of those from which other tasks' connections lead to them; a task that reuses moves none below l_reuse."""
+    sparse = SparseSettings(alloc={"all": 50, "output": 20}, density={"all": 30, "W_1": 60, "output": 90}, fixed={"all": 10, "output": 100})
+    options = AFAFOptions(norms="used", first_reuse=3, l_reuse=2)
+    world = world_of(AFAF, options, norm="batch", sparse=sparse, dtype=torch.float64)
+    past: list[Norm] = []
 
     def remember(learner: Learner, context: TaskContext) -> None:
-        past[:] = [(layer, norm.clone()) for layer, norm in learner.network.parameters.norms.items()]
+        past[:] = [norm.clone() for norm in learner.network.parameters.norms.values()]
 
     def watch(learner: Learner, context: TaskContext) -> None:
-        record = learner.ledger.record_of(context.task)
+        record, owner = learner.ledger.record_of(context.task), learner.ledger.owner(2)
         assert record is not None
-        for layer, before in past:
-            others = torch.ones(learner.network.spec.layer(layer).size, dtype=torch.bool)
-            others[record.selected(learner.network.spec, layer)] = False
-            for old, new in zip(before.tensors().values(), learner.network.parameters.norms[layer].tensors().values(), strict=True):
-                assert torch.equal(old[others], new[others])
-            assert not torch.equal(before.mean[~others], learner.network.parameters.norms[layer].mean[~others])
+        used = [torch.zeros(size, dtype=torch.bool) for size in (6, 12)]
+        used[1][record.selected(world.spec, 3)] = True
+        if record.l_reuse == 1:
+            used[0][record.selected(world.spec, 2)] = True
+            used[0] |= ((owner > 0) & (owner != context.task))[used[1]].any(2).any(0)
+        for before, now, moving in zip(past, learner.network.parameters.norms.values(), used, strict=True):
+            assert torch.equal(before.var != now.var, moving)
+            assert not bool((before.gain != now.gain)[~moving].any())
 
     eager = numbers(world.learn(before_task=remember, after_task=watch))
     for engine in (CompactEngine(), GraphedEngine()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from afaf.network.ledger import Allocation
+from afaf.network.ledger import Allocation, Ledger, cone
 from afaf.network.spec import NetworkSpec
 
 
@@ -27,3 +27,10 @@ def own_biases(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor]
     targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
     before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
     return {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}
+
+
+def used_norms(spec: NetworkSpec, ledger: Ledger, record: Allocation) -> dict[int, Tensor]:
+    """1 for the neurons that the task computes with, in the normed layers that its new connections can reach."""
+    nobody = {s: torch.zeros_like(fixed, dtype=torch.bool) for s, fixed in ledger.fixed_by.items()}
+    used, first = cone(spec, ledger, record.task, nobody), spec.edge(record.l_reuse).target
+    return {layer: used[spec.layer(layer).group] for layer in spec.normed_layers if layer >= first}

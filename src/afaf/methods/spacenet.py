@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 
 from afaf.methods.base import Actions, TaskContext, row_mask
-from afaf.methods.own import own_biases, own_norms
+from afaf.methods.own import own_biases, own_norms, used_norms
 from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
@@ -27,7 +27,7 @@ class SpaceNetOptions(SparseOptions):
     block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their weights are constant (released code)
     biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
-    norms: Literal["all", "own"] = "all"  # which move: all (released code), or those of the task's own neurons (strict isolation: always)
+    norms: Literal["all", "used"] = "all"  # which move: all (released code), or those from l_reuse on that the task computes with
     reset_importance: bool = False  # forget the importance of a dropped connection
 
 
@@ -60,9 +60,13 @@ class SpaceNet(SparseMethod[S]):
         record, norm_moves = ledger.record_of(context.task), options.norm_moves or self.strict or context.task == 1
         assert record is not None, "start comes before plan"
         unfixed = {layer: (~ledger.is_fixed(layer)).to(network.dtype) for layer in range(2, network.spec.L)}
-        own = self.strict or options.norms == "own"
-        moving = own_norms(network.spec, record, unfixed) if own else {layer: unfixed[layer] for layer in network.parameters.norms}
-        norms = moving if norm_moves else {}
+        norms = {layer: unfixed[layer] for layer in network.parameters.norms} if norm_moves else {}
+        norm_neurons = None
+        if self.strict:
+            norms = norm_neurons = own_norms(network.spec, record, unfixed)
+        elif norm_moves and options.norms == "used":
+            norm_neurons = {layer: used.to(network.dtype) for layer, used in used_norms(network.spec, ledger, record).items()}
+            norms = {layer: unfixed[layer] * used for layer, used in norm_neurons.items()}
         rewire = self._rewire(learner, context.task)
         biases = own_biases(network.spec, record, unfixed, norms)
         if options.biases == "unfixed":
@@ -76,7 +80,7 @@ class SpaceNet(SparseMethod[S]):
             biases=biases | {network.spec.E: own_rows.to(network.dtype)},
             norms=norms,
             norm_moves=norm_moves,
-            norm_neurons=norms if own else None,
+            norm_neurons=norm_neurons,
             grad_mask=unfixed if options.block_gradient else {},
             masked_outputs=~own_rows,
             logits_only=True,

@@ -134,6 +134,25 @@ def _union(parts: list[Tensor]) -> Tensor:
     return union
 
 
+def live_beside(ledger: Ledger, task: int) -> list[Tensor]:
+    """For each W_l (outputs, inputs): whether a task owns the connection, another one than this if this one has a sub-network."""
+    own = 0 if ledger.record_of(task) is None else task
+    return [((owner > 0) & (owner != own)).any(dim=2) for owner in ledger.owners]
+
+
+def cone(spec: NetworkSpec, ledger: Ledger, task: int, marked: dict[int, Tensor]) -> dict[int, Tensor]:
+    """By group, the neurons that a task computes with: those marked or selected, and all from which they can be reached.
+
+    A task's own connections join selected neurons, before and after rewiring. So only those of other tasks decide the rest, and it stays
+    the same until the task is learned.
+    """
+    record, found = ledger.record_of(task), {s: mask.clone() for s, mask in marked.items()}
+    if record is not None:
+        for s in spec.hidden_groups:
+            found[s][record.selected(spec, s).to(found[s].device)] = True
+    return reached_back(spec, live_beside(ledger, task), found)
+
+
 def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor]) -> dict[int, Tensor]:
     """By group, the marked neurons and all those from which one of them is reached through `live` (outputs, inputs) connections.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from afaf.network.forward import Operations, Parameters, forward
-from afaf.network.ledger import reached_back
+from afaf.network.ledger import cone, live_beside, reached_back
 from afaf.network.spec import Edge, NetworkSpec
 from afaf.subnets.rewire import Importance
 from afaf.training.folded_trunk import dead_neurons, round_to, rounded_up
@@ -76,34 +76,31 @@ Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sor
 
 
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
-    """The selected neurons of each group and their cone; whole groups where a moving norm needs all of them.
+    """The task's cone, and some neurons more where numbers are rounded: they lead to none of the cone.
 
-    A task's own connections join selected neurons, before and after rewiring. So only those of earlier tasks decide the rest of the cone,
-    and what matters stays the same until the task is learned. A dead neuron at the trunk's top changes nothing and nothing it leads into
-    learns from it; on a GPU it is gathered all the same: captured steps need a constant number of connections.
+    A dead neuron at the trunk's top changes nothing and nothing it leads into learns from it; on a GPU it is gathered all the same:
+    captured steps need a constant number of connections.
     """
-    spec, ledger, device = learner.network.spec, learner.ledger, learner.network.device
+    spec, device, top = learner.network.spec, learner.network.device, trunk_top(learner, plan)
     if not plan.part_suffices:
         return {number: torch.arange(layer.size, device=device) for number, layer in enumerate(spec.layers, 1)}
-    record, top = ledger.record_of(plan.task), trunk_top(learner, plan)
-    whole = {1} | {spec.layer(layer).group for layer in spec.normed_layers if plan.needs_whole(layer)}
-    marked = {s: torch.full((spec.layer(s).size,), s in whole, device=device) for s in spec.groups}
-    marked[spec.L] = torch.ones_like(marked[spec.L]) if plan.masked_outputs is None else ~plan.masked_outputs
-    if record is not None:
-        for s in spec.hidden_groups:
-            marked[s][record.selected(spec, s).to(device)] = True
-    live = [((owner > 0) if record is None else (owner > 0) & (owner != plan.task)).any(dim=2) for owner in ledger.owners]
-    cone = reached_back(spec, live, marked)
+    marked = _marked(learner, plan)
+    found = cone(spec, learner.ledger, plan.task, marked)
     if spec.is_chain and device.type == "cpu" and not (plan.features and top == spec.L - 1):
-        cone[top] &= ~dead_neurons(spec, learner.network.parameters, top)
-        above = {s: cone[s] if s >= top else marked[s] for s in spec.groups}
-        cone = reached_back(spec, [part if l < top else torch.zeros_like(part) for l, part in enumerate(live, 1)], above)
-    norms_by_neuron = plan.norm_neurons is not None  # then padding with idle neurons is simpler, see `_by_batch`
-    by_group = {}
-    for s, neurons in cone.items():
-        idle = _idle(learner, s) if norms_by_neuron and s in spec.hidden_groups else None
-        by_group[s] = rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device), idle)
+        found[top] &= ~dead_neurons(spec, learner.network.parameters, top)
+        live = [part if l < top else torch.zeros_like(part) for l, part in enumerate(live_beside(learner.ledger, plan.task), 1)]
+        found = reached_back(spec, live, {s: found[s] if s >= top else marked[s] for s in spec.groups})
+    by_group = {s: rounded_up(neurons, 1 if s == spec.L else round_to(spec, s, device)) for s, neurons in found.items()}
     return {number: by_group[layer.group] for number, layer in enumerate(spec.layers, 1)}
+
+
+def _marked(learner: Learner, plan: LearningPlan) -> dict[int, Tensor]:
+    """What a plan needs besides the task's neurons: images, the rows that count, and whole groups where all norms move."""
+    spec = learner.network.spec
+    whole = {1} | {spec.layer(layer).group for layer in spec.normed_layers if plan.needs_whole(layer)}
+    marked = {s: torch.full((spec.layer(s).size,), s in whole, device=learner.network.device) for s in spec.groups}
+    marked[spec.L] = torch.ones_like(marked[spec.L]) if plan.masked_outputs is None else ~plan.masked_outputs
+    return marked
 
 
 def trunk_top(learner: Learner, plan: LearningPlan) -> int:
@@ -149,27 +146,18 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
 
 
 def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Tensor | bool] | None:
-    """Where the plan lets norms belong to neurons: which of the kept ones use the batch's statistics in a step.
+    """Where norms of some neurons stand still: which of the kept ones use the batch's statistics in a step.
 
-    Idle neurons may use them as well as the task's own: `scatter` leaves their statistics as they were. Where no others are kept, no
-    neuron has to be told from another.
+    Those outside the cone may, too: `scatter` leaves their statistics as they were.
     """
     if plan.norm_neurons is None:
         return None
     spec, found = learner.network.spec, dict[int, Tensor | bool]()
-    for layer, own in plan.norm_neurons.items():
-        mask = own.bool()[kept[layer]] | _idle(learner, spec.layer(layer).group)[kept[layer]]
-        found[layer] = True if bool(mask.all()) else mask.to(own.dtype)
+    reached = cone(spec, learner.ledger, plan.task, _marked(learner, plan))
+    for layer, moving in plan.norm_neurons.items():
+        mask = (moving.bool() | ~reached[spec.layer(layer).group])[kept[layer]]
+        found[layer] = True if bool(mask.all()) else mask.to(moving.dtype)
     return found
-
-
-def _idle(learner: Learner, group: int) -> Tensor:
-    """The free neurons of a group that lead nowhere, and will not while the task is learned unless it has selected them."""
-    ledger, free = learner.ledger, ~learner.ledger.is_fixed(group)
-    for edge, owner in zip(learner.network.spec.edges, ledger.owners, strict=True):
-        if edge.source_group == group and not edge.diagonal:
-            free = free & ~(owner > 0).any(dim=2).any(dim=0)
-    return free
 
 
 def _gathered(spec: NetworkSpec, name: str, buffer: Tensor, kept: Kept) -> Tensor:

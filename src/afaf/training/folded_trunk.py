@@ -100,12 +100,11 @@ def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
     return ROUND_MAPS_TO_GPU if spec.layer(l).role == "conv" else ROUND_TO_GPU
 
 
-def rounded_up(marked: Tensor, to: int, preferred: Tensor | None = None) -> Tensor:
-    """Indices of the marked neurons, sorted, with others added up to a multiple of `to`, preferred ones first; at least one."""
+def rounded_up(marked: Tensor, to: int) -> Tensor:
+    """Indices of the marked neurons, sorted, with others added up to a multiple of `to`; at least one."""
     count = int(marked.sum())
     wanted = min(len(marked), max(1, -(-count // to) * to))
-    rank = marked.to(torch.int8) if preferred is None else 2 * marked.to(torch.int8) + preferred.to(torch.int8)
-    order = torch.sort(rank, descending=True, stable=True).indices  # marked ones first
+    order = torch.sort(marked.to(torch.int8), descending=True, stable=True).indices  # marked ones first
     return torch.sort(order[:wanted]).values
 
 
