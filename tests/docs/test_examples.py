@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from afaf.extend import NETWORKS
+import afaf
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md"]
@@ -75,11 +75,8 @@ def test_the_stream_of_the_page_on_extending_runs() -> None:
     assert [list(names) for names in names["results"].class_names] == [["cat", "car"], ["dog", "truck"]]
 
 
-def test_the_network_of_the_page_on_extending_learns() -> None:
-    names: dict[str, Any] = {}
-    code = sample("extending.md", "small_resnet").replace('"small-resnet"})', '"small-resnet", "learn.epochs": 1})')
-    try:
-        exec(compile(code, "extending.md", "exec"), names)
-    finally:
-        NETWORKS.pop("small-resnet", None)
-    assert names["results"].dense_params == 9 * 32 + 2 * 9 * 32 * 32 + 32 * 10
+def test_the_network_of_the_page_on_extending_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(sample("extending.md", "small_resnet"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    results = afaf.run("split-digits", "afaf", settings={"network.name": "mine:small_resnet", "learn.epochs": 1, "run.images": 20})
+    assert results.dense_params == 9 * 32 + 2 * 9 * 32 * 32 + 32 * 10
