@@ -51,11 +51,11 @@ def costs(
     if all_ == (method is not None):
         raise ConfigError("name a method, or ask for all of them with --all")
     if method is not None:
-        found = costs_of(Job(stream, method, settings=set_, config=config, data=data))
+        predicted = costs_of(Job(stream, method, settings=set_, config=config, data=data))
         if json_:
-            print(json.dumps(found.to_dict()))
+            print(json.dumps(predicted.to_dict()))
         else:
-            OUT.print(detail_table(found))
+            OUT.print(detail_table(predicted))
         return
     compared: dict[str, Costs] = {}
     refused: dict[str, AfafError] = {}  # methods that do not fit the stream
@@ -67,7 +67,7 @@ def costs(
     if not compared:
         raise next(iter(refused.values()))
     if json_:
-        tables = {name: found.to_dict() for name, found in compared.items()}
+        tables = {name: predicted.to_dict() for name, predicted in compared.items()}
         print(json.dumps({"stream": stream, "methods": tables, "refused": {name: str(reason) for name, reason in refused.items()}}))
         return
     OUT.print(side_by_side(stream, list(compared.values())))
@@ -75,19 +75,19 @@ def costs(
         say(f"{name}: {reason}")
 
 
-def detail_table(found: Costs) -> Table:
-    table = Table(title=f"{found.stream}: {found.method}", show_header=False)
-    table.add_row("#params (weights owned after the last task)", f"{found.params:,}", f"{found.params_ratio:.4f}x dense")
-    table.add_row("#params of the dense network", f"{found.dense_params:,}", "")
-    table.add_row("training FLOPs, paper's estimate", *_flops(found.paper_flops, found.paper_flops_ratio))
-    if found.paper_flops_by_task != found.paper_flops:
+def detail_table(predicted: Costs) -> Table:
+    table = Table(title=f"{predicted.stream}: {predicted.method}", show_header=False)
+    table.add_row("#params (weights owned after the last task)", f"{predicted.params:,}", f"{predicted.params_ratio:.4f}x dense")
+    table.add_row("#params of the dense network", f"{predicted.dense_params:,}", "")
+    table.add_row("training FLOPs, paper's estimate", *_flops(predicted.paper_flops, predicted.paper_flops_ratio))
+    if predicted.paper_flops_by_task != predicted.paper_flops:
         table.add_row(
-            "the same, each task charged for its own samples", *_flops(found.paper_flops_by_task, found.paper_flops_by_task_ratio)
+            "the same, each task charged for its own samples", *_flops(predicted.paper_flops_by_task, predicted.paper_flops_by_task_ratio)
         )
-    table.add_row("training FLOPs, live connections counted", *_flops(found.counted_flops, found.counted_flops_ratio))
-    table.add_row("training FLOPs of the dense network", f"{found.dense_flops:.5e}", "")
-    table.add_row("FLOPs of one answer", *_flops(found.inference_flops, found.inference_flops_ratio))
-    table.add_row("kept between tasks besides the weights", in_bytes(found.kept_bytes), ", ".join(found.kept) or "nothing")
+    table.add_row("training FLOPs, live connections counted", *_flops(predicted.counted_flops, predicted.counted_flops_ratio))
+    table.add_row("training FLOPs of the dense network", f"{predicted.dense_flops:.5e}", "")
+    table.add_row("FLOPs of one answer", *_flops(predicted.inference_flops, predicted.inference_flops_ratio))
+    table.add_row("kept between tasks besides the weights", in_bytes(predicted.kept_bytes), ", ".join(predicted.kept) or "nothing")
     return table
 
 
@@ -97,14 +97,19 @@ def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
     table = Table(title=title, caption=CAPTION, box=box.SIMPLE_HEAD, pad_edge=False, padding=narrow, caption_justify="left")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for found in compared:
-        ratios = (found.paper_flops_ratio, found.paper_flops_by_task_ratio, found.counted_flops_ratio, found.inference_flops_ratio)
+    for predicted in compared:
+        ratios = (
+            predicted.paper_flops_ratio,
+            predicted.paper_flops_by_task_ratio,
+            predicted.counted_flops_ratio,
+            predicted.inference_flops_ratio,
+        )
         table.add_row(
-            found.method,
-            f"{found.params:,}",
-            f"{found.params_ratio:.3f}",
+            predicted.method,
+            f"{predicted.params:,}",
+            f"{predicted.params_ratio:.3f}",
             *("-" if r is None else f"{r:.3f}" for r in ratios),
-            in_bytes(found.kept_bytes) if found.kept else "-",
+            in_bytes(predicted.kept_bytes) if predicted.kept else "-",
         )
     return table
 

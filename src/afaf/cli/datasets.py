@@ -28,8 +28,8 @@ COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missi
 
 def list_datasets(data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
-    found = [_look(each, folder, verify=False, quiet=as_json) for each in _with_files()]
-    _show(folder, found, as_json)
+    inspections = [_look(each, folder, verify=False, quiet=as_json) for each in _with_files()]
+    _show(folder, inspections, as_json)
 
 
 def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
@@ -40,35 +40,35 @@ def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
             say_styled(f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {present.state}")
             continue
         with _progress() as report:
-            found = download_source(each, folder, report)
+            inspection = download_source(each, folder, report)
         inspect_anew(each, folder)
-        counts = f"{found.total('train'):,} training and {found.total('test'):,} test images"
-        say_styled(f"[green]✓[/] {each.title}: {counts}, {found.state}, in {escape(str(folder))}")
+        counts = f"{inspection.total('train'):,} training and {inspection.total('test'):,} test images"
+        say_styled(f"[green]✓[/] {each.title}: {counts}, {inspection.state}, in {escape(str(folder))}")
 
 
 def check_datasets(names: list[str] | None, data: Path | None, as_json: bool) -> None:
     folder = data_folder(data)
-    found = [_look(each, folder, verify=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
-    _show(folder, found, as_json)
-    for each in found:
+    inspections = [_look(each, folder, verify=True, quiet=as_json) for each in (_named(names) if names else _with_files())]
+    _show(folder, inspections, as_json)
+    for each in inspections:
         if each.counts and not as_json:
             say_styled(f"\n{each.title}: {each.total('train'):,} + {each.total('test'):,}")
             OUT.print(_per_class(each))
-    bad = [each for each in found if each.state == "damaged" or (names and each.state == "missing")]
+    bad = [each for each in inspections if each.state == "damaged" or (names and each.state == "missing")]
     if bad:
         raise DataError("\n".join(f"{each.title} is {each.state}: {each.note}" for each in bad))
 
 
-def _show(folder: Path, found: list[Inspection], as_json: bool) -> None:
+def _show(folder: Path, inspections: list[Inspection], as_json: bool) -> None:
     if as_json:
-        datasets = [{**asdict(each), "train": each.total("train"), "test": each.total("test")} for each in found]
+        datasets = [{**asdict(each), "train": each.total("train"), "test": each.total("test")} for each in inspections]
         print(json.dumps({"folder": str(folder), "datasets": datasets}, indent=2))
         return
     say_styled(f"Datasets in {escape(str(folder))}")
     table = Table(
         Column("dataset", overflow="fold"), "state", *_counts(), Column("on disk", justify="right"), Column("note", overflow="fold")
     )
-    for each in found:
+    for each in inspections:
         counts = [f"{each.total(part):,}" if each.counts else "" for part in PARTS]
         note = each.note + (f" ({len(each.skipped)} unreadable left out: {', '.join(each.skipped[:3])})" if each.skipped else "")
         state = f"[{COLOURS[each.state]}]{each.state}[/]"
@@ -134,10 +134,10 @@ def _look(each: Source, folder: Path, *, verify: bool, quiet: bool = False) -> I
         return look(each, folder)
 
 
-def _per_class(found: Inspection) -> Table:
+def _per_class(inspection: Inspection) -> Table:
     table = Table("class", *_counts())
-    for name in dict.fromkeys([*found.counts["train"], *found.counts["test"]]):
-        table.add_row(name, *(f"{found.counts[part].get(name, 0):,}" for part in PARTS))
+    for name in dict.fromkeys([*inspection.counts["train"], *inspection.counts["test"]]):
+        table.add_row(name, *(f"{inspection.counts[part].get(name, 0):,}" for part in PARTS))
     return table
 
 

@@ -66,7 +66,7 @@ def show_network(file: Path, facts: dict[str, Any], learns: bool) -> None:
     say(f"{facts['weights']:,} of {facts['dense_weights']:,} weights owned; temperature {facts['temperature']:.2f}")
     print_table(TASK_HEADINGS, task_rows(facts))
     print_table(LAYER_HEADINGS, layer_rows(facts))
-    owned = ", ".join(f"{join['connections']} {100 * join['owned'] / join['total']:.1f} %" for join in facts["connections"])
+    owned = ", ".join(f"{edge['connections']} {100 * edge['owned'] / edge['total']:.1f} %" for edge in facts["connections"])
     say(f"connections owned: {owned}")
     say(f"{facts['tasks_that_fit']} more tasks of the last one's size fit" if learns else "written by afaf run: it learns no more")
 

@@ -17,7 +17,7 @@ SHORT = 16  # characters of a token below which it may be guessed
 
 
 def serve(
-    file: Annotated[Path, typer.Argument(help="The model file; it need not be there yet: it begins with the first class taught.")],
+    file: Annotated[Path, typer.Argument(help="The model file; a new one is created with the first class taught.")],
     host: Annotated[str, typer.Option(help="The address to listen at; another than the local one needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
     token: Annotated[str | None, typer.Option(envvar="AFAF_TOKEN", help="A secret that every request must give.")] = None,

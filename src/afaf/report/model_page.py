@@ -33,7 +33,7 @@ def model_facts(path: Path, model: Lifelong) -> dict[str, Any]:
     layers = [
         {"layer": n.name, "neurons": n.total, "fixed": sum(n.fixed.values()), "used_free": n.used} for n in neuron_layers(model.model)
     ]
-    joins = [{"connections": f"W_{o.l} {o.name}", "total": o.total, "owned": sum(o.by_task.values())} for o in owned_layers(model.model)]
+    edges = [{"connections": f"W_{o.l} {o.name}", "total": o.total, "owned": sum(o.by_task.values())} for o in owned_layers(model.model)]
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
@@ -50,7 +50,7 @@ def model_facts(path: Path, model: Lifelong) -> dict[str, Any]:
         "dense_weights": spec.dense_params,
         "temperature": round(model.temperature, 4),
         "layers": layers,
-        "connections": joins,
+        "connections": edges,
     }
 
 

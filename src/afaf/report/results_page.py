@@ -80,8 +80,8 @@ def measured_runs(folders: Sequence[Path]) -> Measured:
         changed = {name: settings.get(name) for name in {**base, **settings} if settings.get(name) != base.get(name)}
         key = key_of(results.stream, results.method, changed, results.seed)
         if key[:3] not in costs:
-            found = costs_of_run(folder, results)
-            costs[key[:3]] = None if found is None else asdict(found)
+            predicted = costs_of_run(folder, results)
+            costs[key[:3]] = None if predicted is None else asdict(predicted)
         head = {"stream": results.stream, "method": results.method, "settings": changed, "seed": results.seed}
         more = {"class_names": results.class_names, "costs": costs[key[:3]], "seconds": results.seconds, "device": results.device}
         lines.append({**head, **numbers_of(results), **more})

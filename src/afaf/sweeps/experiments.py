@@ -151,10 +151,10 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
 
 def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
     """The value of a setting in the configuration; a table is returned as given, since it is merged with the preset."""
-    found: Any = resolved
+    current: Any = resolved
     for part in name.split("."):
-        found = found[part]
-    return value if isinstance(found, Mapping) else found
+        current = current[part]
+    return value if isinstance(current, Mapping) else current
 
 
 def _resolved(outline: Outline, job: Job) -> Table:

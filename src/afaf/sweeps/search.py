@@ -38,17 +38,12 @@ JOURNAL, DRIVERS = "journal.log", "drivers"
 OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
 
 
-class KeyedSampler(optuna.samplers.BaseSampler):
+class KeyedSampler(optuna.samplers.RandomSampler):
     """Random search in which a trial's values are a function of the seed and its number, in whichever process it runs."""
 
     def __init__(self, seed: int):
+        super().__init__(seed)
         self.seed = seed
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
-        return {}
-
-    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:
-        return {}
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         seed = generator(self.seed, "sweep", trial.number, param_name).initial_seed() % (1 << 32)
