@@ -31,7 +31,8 @@ def check_capacity(
             name = spec.layer(l).name
             if size.alloc[l] < 1:
                 raise CapacityError(
-                    f"task {task} gets no neuron of layer '{name}': sparse.alloc of {spec.layer(l).size} neurons rounds down to 0; raise it, or network.width"
+                    f"task {task} gets no neuron of layer '{name}': sparse.alloc of {spec.layer(l).size} neurons rounds down to 0; "
+                    "raise it, or network.width"
                 )
             if free == 0:
                 raise CapacityError(
@@ -57,7 +58,8 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
             if asked < (1 if first == 1 else size.alloc[spec.L]):  # a reusing task shares them out among its classes
                 few = "no connection" if first == 1 else "fewer connections than it has classes"
                 raise CapacityError(
-                    f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for {edge.name}, sparse.alloc or network.width"
+                    f"task {task} gets {few} in {edge.name} ({between}): "
+                    f"raise sparse.density for {edge.name}, sparse.alloc or network.width"
                 )
             owned += asked
             pairs = edge.weights // edge.block - (owned - asked)
