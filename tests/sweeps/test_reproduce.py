@@ -62,9 +62,10 @@ def test_costs_and_what_is_kept_are_of_the_images_that_were_learned(tmp_path: Pa
     assert [stream.outline for stream in seen] == [learned.outline]
 
 
-def test_a_function_to_keep_that_cannot_be_loaded_is_refused_before_any_run(tmp_path: Path) -> None:
-    chosen = experiment(tmp_path, '"finetune"', 'ledger = "paper.probes:nothing"').with_settings(QUICK)
-    with pytest.raises(ConfigError, match=r"paper\.probes:nothing"):
+@pytest.mark.parametrize("name", ["paper.probes:nothing", "paper.nothing:ledger", "paper.probes", ""])
+def test_a_function_to_keep_that_cannot_be_loaded_is_refused_before_any_run(name: str, tmp_path: Path) -> None:
+    chosen = experiment(tmp_path, '"finetune"', f'ledger = "{name}"').with_settings(QUICK)
+    with pytest.raises(ConfigError, match=re.escape(f"keep: {name} ")):
         Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu"))
 
 

@@ -289,6 +289,8 @@ def load_function(name: str) -> Callable[[Model, Stream], Any]:
     """The function that an experiment names in `keep`."""
     try:
         function: Callable[[Model, Stream], Any] = EntryPoint(name, name, "").load()
+        if not callable(function):
+            raise TypeError("it is no function")
     except Exception as error:  # of the user's module
         raise ConfigError(
             f"keep: {name} cannot be loaded ({error}): name a function as package.module:function; for one of this folder, set PYTHONPATH=."
