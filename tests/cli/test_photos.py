@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from afaf import AFAFClassifier
 from afaf.cli.main import app
+from afaf.cli.photos import Encoding, encoder_for
 from afaf.encoders import efficientnet_lite
 from afaf.lifelong.export import open_onnx, open_torch
 from afaf.methods import method_names
@@ -299,3 +300,8 @@ def test_classes_that_are_numbers_are_taught_removed_and_forgotten_by_their_fold
     left = AFAFClassifier.load(model)._lifelong
     assert left.life.every_label == [0, 1]
     assert (left.taught.counts + left.held.counts).tolist() == [9.0, 3.0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_option_of_a_network_asks_for_one_whatever_its_value(seed: int, tmp_path: Path) -> None:
+    assert encoder_for(tmp_path / "new.afaf", Encoding(), {"seed": seed, "epochs": None, "grey": False}) == (None, True)

@@ -18,7 +18,7 @@ from afaf.methods.finetune import Finetune
 from afaf.runs import runner
 from afaf.runs.events import EpochEnded, Event, Warned
 from afaf.runs.job import Job
-from afaf.runs.resume import _refuse_another, resume
+from afaf.runs.resume import _refuse_another, resume, run_or_resume
 from afaf.runs.runner import run
 from afaf.runs.stop import StopToken
 from afaf.storage import container
@@ -225,9 +225,19 @@ def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:
         resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=12))
     with pytest.raises(RunError, match="labels or images have changed"):
         resume(tmp_path / "run", stream=small_stream([2, 2, 1], per_class=8, seed=1))
-    with pytest.raises(ConfigError, match=r"run\.checkpoint and run\.chunk"):
+    with pytest.raises(ConfigError, match=r"run\.chunk"):
         resume(tmp_path / "run", stream=stream(), settings={"learn.epochs": 9})
     assert resume(tmp_path / "run", stream=stream(), settings={"run.chunk": 1, "run.checkpoint": 0.5}).acc is not None
+
+
+def test_the_same_command_again_takes_what_may_change_from_its_settings(tmp_path: Path) -> None:
+    """After running out of memory, say."""
+    stopped(tmp_path / "run", 2)
+    smaller = {**QUICK, "evaluate.batch_size": 7, "run.chunk": 1}
+    results = run_or_resume(Job(stream(), "afaf", settings=smaller, out=tmp_path / "run", resume=True))
+    assert results.model is not None
+    assert results.model.config["evaluate"]["batch_size"] == 7
+    assert results.model.config["run"]["chunk"] == 1
 
 
 def test_one_changed_image_among_many_is_noticed(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def encoded_files(encoder: Encoder, found: ClassFolders, unreadable: Unreadable)
 
 def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
     """Options that a model is begun with may be repeated, but not changed."""
-    options = {name: value for name, value in given.items() if value not in (None, False)}
+    options = {name: value for name, value in given.items() if value is not None and value is not False}
     channels, _, side = (0, 0, *model.spec.input_shape)[-3:]
     late = [name for name, has in (("size", side), ("grey", channels == 1)) if options.pop(name, has) != has]
     if model.learns:

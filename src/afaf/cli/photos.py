@@ -56,7 +56,7 @@ def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> tuple[st
     options = [
         "settings (--set, --config)" if name == "settings" else f"--{name.replace('_', '-')}"
         for name in given
-        if given[name] not in (None, False)
+        if given[name] is not None and given[name] is not False
     ]
     if path.exists():
         return _encoder_of(path, how, options), not has_encoder(path)

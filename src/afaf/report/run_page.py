@@ -26,7 +26,6 @@ from afaf.runs.results import Results, Row, Spread, Summary
 from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
 
-IGNORED = {"evaluate.batch_size", *(f"run.{name}" for name in FREE_SETTINGS)}  # settings without influence on the results
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
     ("acc", "ACC", "mean accuracy over all tasks at the end, without task labels"),
@@ -72,7 +71,7 @@ def costs_of_run(folder: Path, results: Results) -> Costs | None:
 def relevant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a config.json that influence the results, without the seed."""
     data = {name: config[name] for name in ("stream", "method", "data_digest") if name in config}
-    return data | {name: value for name, value in plain(config["config"]).items() if name not in IGNORED}
+    return data | {name: value for name, value in plain(config["config"]).items() if name not in FREE_SETTINGS}
 
 
 def run_page(folders: Sequence[Path]) -> Page:

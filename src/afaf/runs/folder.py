@@ -27,8 +27,8 @@ TENSORBOARD = "tensorboard"
 CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safetensors")
 FILES = ("config.json", "log.jsonl", "results.json", "model.safetensors", "ledger.png", "r-matrix.png", "report.html")
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
-FREE = {"checkpoint", "chunk"}  # settings of the section `run` that a resume may change: no result depends on them
-MAY_CHANGE = {*(f"run.{name}" for name in FREE), "evaluate.batch_size", "stream.order"}  # the last is a file, which may be moved
+FREE = {"run.checkpoint", "run.chunk", "evaluate.batch_size"}  # settings that a resume may change: no result depends on them
+MAY_CHANGE = {*FREE, "stream.order"}  # the last is a file, which may be moved
 
 
 class RunFolder:

@@ -47,8 +47,10 @@ def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | Non
     _refuse_another(out, {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()})
     device = None if job.device == "auto" else job.device
     method = None if isinstance(job.method, str) else job.method
+    finished = (out / "results.json").exists()  # then settings change nothing
+    free = None if finished else {name: value for name, value in flat(setup.config.to_dict()).items() if name in FREE}
     given: dict[str, Any] = {"data": job.data, "stream": stream, "method": method, "network": job.network}
-    return resume(out, device=device, **given, start=job.start, until=job.until, on_event=on_event, stop=stop)
+    return resume(out, device=device, settings=free, **given, start=job.start, until=job.until, on_event=on_event, stop=stop)
 
 
 def resume(
@@ -174,10 +176,8 @@ def _check_stored(about: Mapping[str, Any], path: Path) -> None:
 
 
 def _check_free(settings: Mapping[str, Any] | Sequence[str] | None) -> None:
-    for section, values in merge(*settings_tables(None, settings)).items():
-        if section != "run" or not set(values) <= FREE:
-            free = " and ".join(f"run.{name}" for name in sorted(FREE))
-            raise ConfigError(f"a run continues with the settings it began with; only {free} can be changed")
+    if not flat(merge(*settings_tables(None, settings))).keys() <= FREE:
+        raise ConfigError(f"a run continues with the settings it began with; only {', '.join(sorted(FREE))} can be changed")
 
 
 def _source(about: Mapping[str, Any]) -> str:
