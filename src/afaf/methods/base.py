@@ -60,6 +60,11 @@ class Method(CostModel, Generic[O]):
     tradeoff: ClassVar[str | None] = None  # the option that trades plasticity for stability, which `afaf tune` chooses
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 
+    @property
+    def strict(self) -> bool:
+        """Whether all neurons that a task uses are fixed with it, norms included: then its logits never change."""
+        return False
+
     def __init__(self, options: O, settings: Settings):
         self.options, self.settings = options, settings
 

@@ -58,9 +58,9 @@ def set_up(
     chosen, given = config.network, config.network.name if network is None else network
     options = {"norm": chosen.norm, "dropout_at": chosen.dropout_at, "width": chosen.width}
     outputs = config.parts.outputs(outline)
-    config.parts.check(outline.input_shape, strict=getattr(config.method, "strict", False))
     spec = describe(given, outline.input_shape, outputs.n_classes, dropout=chosen.dropout, **options)
     built = kind(config.method, config.settings)
+    config.parts.check(outline.input_shape, built.strict)
     built.check(spec, outputs)
     return Setup(built, config, spec, module_values(given, spec, **options) if chosen.weights == "module" else None)
 
