@@ -18,7 +18,7 @@ from afaf.training.learner import Learner
 
 
 def layers_read(spec: NetworkSpec) -> list[int]:
-    """The sums of a residual network; all hidden layers of one without."""
+    """The layers that give features: those where edges meet, or every hidden layer of a network without such."""
     hidden = range(2, spec.L)
     return [l for l in hidden if spec.layer(l).edge is None] or list(hidden)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from afaf.evaluation.self_labels import Predictor
+from afaf.methods.base import Predictor
 from afaf.network.forward import forward
 from afaf.network.subnetwork import multiplications, neurons_that_answer, part_of
 from afaf.training.learner import Learner

@@ -9,16 +9,14 @@ the matching row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from afaf.methods.base import Predictor
 from afaf.training.learner import Learner
 
 ROTATIONS = 4
 MIRRORED = "mirrored"  # in a learner's memory: 1 for classes that are answered with the mean over an image and its mirror image
-Predictor = Callable[[Tensor], Tensor]
 
 
 def class_logits(predict: Predictor, learner: Learner) -> Predictor:

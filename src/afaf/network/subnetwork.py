@@ -10,10 +10,10 @@ from afaf.network.ledger import reached_back
 from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 
-Kept = dict[int, Tensor]  # group -> indices of the kept neurons
+Neurons = dict[int, Tensor]  # group -> indices of neurons
 
 
-def neurons_that_answer(spec: NetworkSpec, parameters: Parameters, rows: Tensor) -> Kept:
+def neurons_that_answer(spec: NetworkSpec, parameters: Parameters, rows: Tensor) -> Neurons:
     """The neurons of each group from which one of these outputs can be reached through live connections; of the input, all."""
     device = parameters.weights[0].device
     reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool, device=device) for s in spec.groups}
@@ -24,7 +24,7 @@ def neurons_that_answer(spec: NetworkSpec, parameters: Parameters, rows: Tensor)
     return {s: index if len(index) else index.new_zeros(1) for s, index in kept.items()}  # a layer cannot be empty
 
 
-def part_of(spec: NetworkSpec, parameters: Parameters, kept: Kept) -> Parameters:
+def part_of(spec: NetworkSpec, parameters: Parameters, kept: Neurons) -> Parameters:
     """The parameters of the kept neurons, copied."""
     weights, biases = [], []
     for weight, bias, edge in zip(parameters.weights, parameters.biases, spec.edges, strict=True):

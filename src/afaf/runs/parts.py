@@ -18,7 +18,8 @@ from afaf.costing.predict import Costs
 from afaf.errors import ConfigError
 from afaf.evaluation.activations import activation_count
 from afaf.evaluation.router import Router
-from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, Predictor, class_logits
+from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
+from afaf.methods.base import Predictor
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline, Preparation, Split, Task, stratified
 from afaf.training.learner import Learner
