@@ -31,7 +31,7 @@ from afaf.runs.resume import resume
 from afaf.runs.runner import run
 from afaf.streams.benchmarks import open_stream
 
-SETTINGS: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 96, "run.images": 40, "run.checkpoint": 0}
+SETTINGS: dict[str, Any] = {"learn.epochs": 2, "learn.batch_size": 96, "run.images": 16, "run.checkpoint": 0}
 MORE = {"packnet": {"method.retrain_epochs": 1}}
 CALLS = ("write", "fsync", "replace")
 NOT_COMPARED = {"seconds", "seconds_learning", "run"}

@@ -61,6 +61,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_photos(place / "first", ("red", "green"), 70)
     write_photos(place / "second", ("blue",), 70, 1)
     write_photos(place / "test", ("red", "green", "blue"), 10, 2)
+    write_photos(place / "few" / "first", ("red", "green"), 10)
+    write_photos(place / "few" / "second", ("blue",), 10, 1)
     for folders, name in ((("first", "second"), "both"), (("first",), "a"), (("second",), "b")):
         for folder in folders:
             result = call("learn", place / folder, "--model", place / f"{name}.safetensors", "--encoder", encoder)
@@ -252,7 +254,7 @@ def test_every_method_learns_call_by_call(place: Path, tmp_path: Path, method: s
     model = tmp_path / "m.safetensors"
     begin = ["--method", method, "--encoder", "none", "--epochs", 1, "--size", 8, "--network", "mlp", "--max-tasks", 2]
     for folder, more in (("first", begin), ("second", [])):
-        result = call("learn", place / folder, "--model", model, "--device", "cpu", *more)
+        result = call("learn", place / "few" / folder, "--model", model, "--device", "cpu", *more)
         assert result.exit_code == 0, result.output
     assert json.loads(call("inspect", model, "--json").stdout)["method"] == method
     assert accuracy(model, place / "test") > 20

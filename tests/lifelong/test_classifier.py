@@ -31,7 +31,9 @@ from afaf.lifelong.model import Lifelong
 from afaf.storage.invariants import broken_invariants, changed_since
 
 QUICK: dict[str, Any] = {"network": "mlp", "epochs": 25, "batch_size": 16, "random_state": 0, "device": "cpu"}
-REDUCED = AFAFClassifier(**{**QUICK, "epochs": 10}, max_tasks=1, validation_fraction=0.0)  # for speed: one task, a few epochs
+REDUCED = AFAFClassifier(
+    **{**QUICK, "epochs": 10, "batch_size": 32}, max_tasks=1, validation_fraction=0.0
+)  # for speed: one task, a few epochs
 
 
 class Waves(nn.Module):

@@ -185,6 +185,8 @@ def test_a_residual_network_is_learned_saved_and_exported(network: Any, tmp_path
         assert dense or inference.weights < setup.spec.dense_params
         program = exported_program(InferenceModule(inference), pixels)
         assert torch.allclose(program.module()(pixels)[0], logits, atol=1e-4)
+        if dense != isinstance(network, ResNeXt):
+            continue
         pytest.importorskip("onnxruntime")
         data = onnx_bytes(program, inference.labels, {})
         session = need("onnxruntime").InferenceSession(data, providers=["CPUExecutionProvider"])

@@ -77,27 +77,28 @@ def _toml(value: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("method", "variants", "at_once", "shared"), [("afaf", AFAF, 1, 2), ("afaf", AFAF, 3, 2), ("ewc", EWC, 2, 1), ("lwf", LWF, 1, 1)]
+    ("method", "variants", "at_once", "seeds", "shared"),
+    [("afaf", AFAF, 1, 1, 2), ("afaf", AFAF, 3, 2, 2), ("ewc", EWC, 2, 1, 1), ("lwf", LWF, 1, 1, 1)],
 )
 def test_runs_end_as_they_would_alone(
-    tmp_path: Path, method: str, variants: dict[str, dict[str, object]], at_once: int, shared: int
+    tmp_path: Path, method: str, variants: dict[str, dict[str, object]], at_once: int, seeds: int, shared: int
 ) -> None:
     """With every option that the method calls late: one that made a difference earlier would show here."""
     late = {f"method.{name}" for name in built(method).method.late_options()[1]}
     assert late == {".".join(name.split(".")[:2]) for settings in variants.values() for name in settings}
     counting = Counting()
-    chosen = read_experiment(experiment(tmp_path, method, variants, seeds=2)).with_settings(QUICK)
+    chosen = read_experiment(experiment(tmp_path, method, variants, seeds)).with_settings(QUICK)
     reproduction = Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu", jobs_at_once=at_once))
     reproduction.carry_out(on_event=counting)
     assert not reproduction.states  # each is dropped when the last run that needs it starts
     lines = Store(tmp_path / "results").read()
-    assert len(lines) == 2 * len(variants)
-    assert counting.epochs == {task: 4 if task <= shared else 4 * len(variants) for task in range(1, 6)}
+    assert len(lines) == seeds * len(variants)
+    assert counting.epochs == {task: 2 * seeds * (1 if task <= shared else len(variants)) for task in range(1, 6)}
     for line in lines.values():
         alone = afaf.run("split-digits", method, seed=line["seed"], device="cpu", settings={**QUICK, **line["settings"]})
         assert line["R"] == [[round(value, 4) for value in row if value is not None] for row in alone.R]
         assert line["confusion"] == alone.confusion
-    assert sorted(line.get("shared_tasks", 0) for line in lines.values()) == [0] * 2 + [shared] * (2 * len(variants) - 2)
+    assert sorted(line.get("shared_tasks", 0) for line in lines.values()) == [0] * seeds + [shared] * (len(lines) - seeds)
 
 
 def built(method: str, **settings: object) -> Setup:

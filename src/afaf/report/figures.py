@@ -105,7 +105,8 @@ def r_matrix_figure(results: Results) -> Figure:
         axes.set_ylabel("after learning task")
         axes.set_title(name if mean is None else f"{name}: ACC {mean:.1f} %", fontsize=10)
     figure.suptitle(as_written(f"{results.stream}, {results.method}, seed {results.seed}"), fontsize=11)
-    figure.tight_layout()
+    width, height = figure.get_size_inches()  # margins in inches: tight_layout would draw everything twice
+    figure.subplots_adjust(left=0.65 / width, right=1 - 0.1 / width, bottom=0.55 / height, top=1 - 0.7 / height, wspace=0.7 / side)
     return figure
 
 
