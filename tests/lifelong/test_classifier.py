@@ -7,6 +7,7 @@ import pickle
 import re
 import threading
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,7 @@ def expected_failures(estimator: AFAFClassifier) -> dict[str, str]:
     return {"check_fit_score_takes_y": why} if estimator.encoder is None else {}
 
 
-@parametrize_with_checks(
-    [REDUCED, *(Drawn(encoder=Waves(), method=head) for head in ("lda", "ridge", "nearest-mean"))], expected_failed_checks=expected_failures
-)
+@parametrize_with_checks([REDUCED, Drawn(encoder=Waves())], expected_failed_checks=expected_failures)
 def test_scikit_learns_own_suite(estimator: AFAFClassifier, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -76,8 +75,11 @@ def test_scikit_learns_own_suite(estimator: AFAFClassifier, check: Any) -> None:
 
 
 @pytest.mark.slow
-@parametrize_with_checks([AFAFClassifier()], expected_failed_checks=expected_failures)
-def test_scikit_learns_own_suite_on_the_defaults(estimator: AFAFClassifier, check: Any) -> None:
+@parametrize_with_checks(
+    [AFAFClassifier(), *(Drawn(encoder=Waves(), method=head) for head in ("lda", "ridge", "nearest-mean"))],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learns_own_suite_on_the_defaults_and_every_head(estimator: AFAFClassifier, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(estimator)
@@ -316,6 +318,11 @@ def weights_of(model: AFAFClassifier) -> list[bytes]:
     return [t.numpy().tobytes() for t in model._lifelong.learner.network.parameters.weights]
 
 
+@cache
+def begun() -> bytes:
+    return pickle.dumps(learned([0, 1], epochs=2))
+
+
 LATE: list[tuple[str, Any, Any]] = [  # a parameter, a value that comes too late, and the value the model has
     ("max_tasks", 9, 4),
     ("max_classes", 12, None),
@@ -337,7 +344,7 @@ LATE: list[tuple[str, Any, Any]] = [  # a parameter, a value that comes too late
 @pytest.mark.parametrize(("name", "value", "had"), LATE)
 def test_what_was_decided_when_the_model_was_begun_is_refused_later(name: str, value: Any, had: Any, tmp_path: Path) -> None:
     """Instead of being shown by get_params and ignored by partial_fit."""
-    model = learned([0, 1], epochs=2)
+    model = pickle.loads(begun())
     before = model._lifelong.to_bytes()
     model.save(tmp_path / "m")
     words = rf"^{name}={re.escape(repr(value))}: decided when a model is begun, and this one has {name}={re.escape(repr(had))}\. "
@@ -480,7 +487,7 @@ def test_a_want_of_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> 
         AFAFClassifier(**QUICK).fit(images, labels)
 
 
-@pytest.mark.parametrize("network", ["mlp", "small-cnn", "alexnet", "resnet10"])
+@pytest.mark.parametrize("network", ["mlp", "small-cnn", "resnet10", pytest.param("alexnet", marks=pytest.mark.slow)])
 def test_an_answer_does_not_depend_on_the_images_asked_with_it(network: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8)
