@@ -2,7 +2,7 @@
 
 from afaf.costing.footprint import Footprint as Footprint
 from afaf.methods.afaf import AFAF as AFAF, AFAFOptions as AFAFOptions
-from afaf.methods.base import Actions as Actions, Method as Method, Predictor as Predictor, TaskContext as TaskContext, row_mask as row_mask
+from afaf.methods.base import Method as Method, Predictor as Predictor, TaskContext as TaskContext, row_mask as row_mask
 from afaf.methods.dense import DenseMethod as DenseMethod, DenseOptions as DenseOptions
 from afaf.methods.penalty import PenaltyOptions as PenaltyOptions
 from afaf.methods.regularised import PenaltyMethod as PenaltyMethod

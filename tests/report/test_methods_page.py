@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from afaf.methods import BUILT_IN, find_method
+from afaf.methods import BUILT_IN
 from paper.method_tables import methods_tables
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
@@ -15,7 +15,6 @@ def test_the_tables_are_up_to_date() -> None:
     assert shown == methods_tables(), "put the output of `python -m paper.method_tables` between the two marks of docs/methods.md"
 
 
-def test_every_method_says_what_it_does_and_is_described() -> None:
+def test_every_method_is_described() -> None:
     for name in BUILT_IN:
-        assert find_method(name).actions is not None
         assert f"**{name}**" in PAGE

@@ -408,7 +408,7 @@ def test_a_failed_download_leaves_what_arrived_and_nothing_else(cifar: Source, s
 
 def test_a_folder_that_cannot_be_made_is_one_error(cifar: Source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(WriteError, match=r"cannot write to .*file/data"):
+    with pytest.raises(WriteError, match="file/data"):
         get(cifar, tmp_path / "file" / "data")
 
 

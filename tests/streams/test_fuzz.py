@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from afaf.errors import DataError
+from afaf.files import writing
 from afaf.streams.class_order import read_order
-from afaf.streams.download import _unpack, _writing
+from afaf.streams.download import _unpack
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
 from afaf.streams.sources.images import read_image
@@ -146,7 +147,7 @@ def read_letters(path: Path) -> None:
 
 
 def unpack(path: Path) -> None:
-    with _writing(path.parent):
+    with writing(path.parent):
         _unpack(path, path.with_name("ready"), ("cifar-10-batches-bin",))
 
 

@@ -23,7 +23,7 @@ from afaf.streams.sources import PARTS, SOURCES, Source, data_folder, find_sourc
 from afaf.streams.sources.verify import Inspection, inspect_anew, inspect_remembered
 from afaf.streams.tasks import Stream
 
-COLOURS = {"verified": "green", "partial": "yellow", "counted": "yellow", "missing": "dim", "damaged": "bold red"}
+COLOURS = {"verified": "green", "partial": "yellow", "missing": "dim", "damaged": "bold red"}
 
 
 def list_datasets(data: Path | None, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def get_datasets(names: list[str], data: Path | None, force: bool) -> None:
     folder = data_folder(data)
     for each in _named(names):
         present = _look(each, folder, verify=False)
-        if present.state in ("verified", "counted") and not force:
+        if present.state == "verified" and not force:
             say_styled(f"[green]✓[/] {each.title} is already in {escape(str(folder))}, {present.state}")
             continue
         with _progress() as report:

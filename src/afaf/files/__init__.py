@@ -1,4 +1,4 @@
-"""Every file is written by `write`, read by `read` and locked by `lock`; `marks` tells which outputs are this program's own."""
+"""All files are written by `write`, read by `read` and locked by `lock`; `marks` recognises the outputs of this program."""
 
 from afaf.files.read import open_regular as open_regular, read_bytes as read_bytes, read_text as read_text
 from afaf.files.write import (

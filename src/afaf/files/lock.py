@@ -1,4 +1,4 @@
-"""One writer to a folder. The lock is the system's (filelock): it ends with the process that holds it, however that dies."""
+"""Locks, so that a folder has one writer. They are the system's (filelock) and end with the process that holds them, however it dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FolderLock:
         self._handle: int | None = None
 
     def take(self) -> None:
-        """Take the lock, also one that a process left behind when it died; if another process holds it, say which."""
+        """Take the lock, also one that a dead process left behind; if another process holds it, the error names that process."""
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
         except OSError as error:
@@ -88,7 +88,7 @@ def _lock(handle: int) -> bool:
 
 
 def holder_of(folder: Path) -> str:
-    """The process that says that it holds the lock, in words."""
+    """Describe the process that holds the lock, as its file states."""
     try:
         with opened(folder / NAME, os.O_RDONLY | _SAFE) as handle:
             about = json.loads(os.read(handle, HOLDER_BYTES))
@@ -112,9 +112,9 @@ def is_locked(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Only one process is within the block for files beside `path`; another waits. The folder itself is locked: no file is left behind.
+    """Let one process at a time into the block, for files beside `path`. The folder itself is locked: no file is left behind.
 
-    Where a folder cannot be locked (Windows, some network disks), nobody waits.
+    Folders that cannot be locked (Windows, some network disks) are not protected.
     """
     with contextlib.ExitStack() as held:  # its end closes the folder, which unlocks it
         with contextlib.suppress(OSError):

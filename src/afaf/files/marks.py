@@ -48,6 +48,6 @@ def figure_metadata(suffix: str) -> dict[str, Any]:
 
 
 def format_of(path: Path) -> Format:
-    """The format of a picture, from its name; PNG where that does not tell."""
+    """The format of a picture, from its suffix; PNG if the suffix is another."""
     suffix = path.suffix.lower()
     return "svg" if suffix == ".svg" else "pdf" if suffix == ".pdf" else "png"

@@ -1,4 +1,4 @@
-"""One way to read: regular files only, each up to a size, and no link that leads out of a run folder."""
+"""Read regular files only, each up to a size, and through no link that leads out of a run folder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """The kind of a file that is not a regular one, in words."""
+    """Describe a file that is not a regular one."""
     return KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """Open a regular file for reading; an OSError for anything else, at once. `within`: a folder that no link may lead out of."""
+    """Open a regular file for reading; raise OSError for anything else, without waiting. `within`: a folder that links may not leave."""
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
         raise OSError(errno.ELOOP, f"it is a link that leads out of {within}", str(path))
     _check_regular(path, os.stat(path).st_mode)  # first: opening a device can have effects
@@ -48,10 +48,10 @@ def _check_regular(path: Path, mode: int) -> None:
 
 
 def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
-    """The contents of a regular file of at most `limit` bytes; an OSError for anything else."""
+    """The contents of a regular file of at most `limit` bytes; raise OSError for anything else."""
     with open_regular(path, within) as file:
-        data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)  # more than it has would be asked for as memory
-        while len(data) <= limit and (more := file.read(1 << 16)):  # it has grown, or does not tell its size
+        data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)  # a larger argument would allocate that much
+        while len(data) <= limit and (more := file.read(1 << 16)):  # it has grown, or its size is not known
             data += more
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes, which no such file needs", str(path))
@@ -59,5 +59,5 @@ def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
 
 
 def read_text(path: Path, limit: int = TEXT_LIMIT, within: Path | None = None) -> str:
-    """The same as text in UTF-8, line ends as one sign."""
+    """The same as UTF-8 text, with all line ends as \\n."""
     return read_bytes(path, limit, within).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")

@@ -1,8 +1,8 @@
-"""One way to write: a file appears whole or not at all, and replaces nothing but this program's own.
+"""Write files: each appears whole or not at all, and replaces only files of this program.
 
-A file is filled under a temporary name, brought to the disk, then renamed. `write_output` is for the files that a user names: it replaces
+A file is filled under a temporary name, flushed to the disk, then renamed. `write_output` is for the files that a user names: it replaces
 only outputs of this program (`marks.py`), never a file that the same command reads, and writes *to* a device or a pipe. Temporary files
-are locked while they are written, so that the next writer can tell those of a dead process and remove them.
+are locked while they are written, so that the next writer recognises and removes those of a dead process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAN_HOLD = os.name == "posix"  # elsewhere an open file can be neither renamed n
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
-REFUSED = _NO_ROOM | _NO_PERMISSION  # errors with which a disk, and no network, refuses what is written
+REFUSED = _NO_ROOM | _NO_PERMISSION  # errors of a disk that refuses a write, not of a network
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
@@ -55,7 +55,7 @@ def write_whole(path: Path, write: Write) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """An OSError unless a regular file, or nothing, is at `path`."""
+    """Raise OSError if anything but a regular file is at `path`."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -85,7 +85,7 @@ def _part_beside(path: Path) -> Iterator[Path]:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a temporary file; some network disks have no locks, and there nobody removes it."""
+    """Lock a temporary file. Some network disks have no locks; temporary files there are never removed by others."""
     try:
         return lock_descriptor(handle, blocking=False)
     except OSError:
@@ -93,12 +93,12 @@ def _locked(handle: int) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or was when its writer died."""
+    """Whether this is the name of a temporary file, of a living writer or a dead one."""
     return PART.fullmatch(name) is not None
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files of writers that died: those that nobody holds locked."""
+    """Remove the temporary files of dead writers: those that are not locked."""
     with contextlib.suppress(OSError):
         for name in filter(is_part, os.listdir(folder)):
             with contextlib.suppress(OSError):
@@ -121,10 +121,10 @@ def _remove_if_dead(path: Path) -> None:
 def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force: bool = False) -> None:
     """Check that a command may write its output there, before anything is computed. Nothing is written.
 
-    `inputs` are the files, or folders of files, that the command reads. `force`: the user allows to replace any other file.
+    `inputs` are the files, or folders of files, that the command reads. `force`: any other file may be replaced.
     """
     if any(_is_of(path, given) for given in inputs):
-        raise OverwriteError(f"{path} is among what this command reads: name another file to write to")
+        raise OverwriteError(f"{path} is among the files that this command reads: name another file to write to")
     with writing(path):
         try:
             mode = os.stat(path).st_mode
@@ -150,7 +150,7 @@ def _is_of(path: Path, given: Path) -> bool:
 
 
 def write_output(path: Path, kind: Format, write: Write, inputs: Sequence[Path] = (), *, force: bool = False) -> None:
-    """Write a file that a user named, where `check_output` allows it; what a link leads to is written, and the link stays."""
+    """Write a file that a user named, if `check_output` allows it. A link is followed, and stays a link."""
     check_output(path, kind, inputs, force=force)
     if path.exists() and not path.is_file():
         _write_to(path, write)
@@ -167,7 +167,7 @@ def write_output(path: Path, kind: Format, write: Write, inputs: Sequence[Path] 
 
 
 def _write_to(path: Path, write: Write) -> None:
-    """Write to a device, or to a pipe that somebody reads."""
+    """Write to a device, or to a pipe with a reader."""
     with tempfile.TemporaryDirectory() as place, writing(path):
         made = Path(place) / f"output{path.suffix}"
         fill(made, write)
@@ -194,7 +194,7 @@ def fill(path: Path, write: Write) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file, in one write unless the disk takes less; after a line that was left unfinished it starts one of its own."""
+    """Append a line, in one write unless the disk takes less. After an unfinished line, begin a new one."""
     with writing(path), opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_LINK | _AT_ONCE | _BINARY) as handle:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -203,7 +203,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def _ends_within_line(handle: int) -> bool:
-    """Whether the last line lacks its end: a process was killed, or a disk was full, while it was written."""
+    """Whether the last line has no line break: its writer was killed, or the disk was full."""
     if os.fstat(handle).st_size == 0:
         return False
     os.lseek(handle, -1, os.SEEK_END)
@@ -211,7 +211,7 @@ def _ends_within_line(handle: int) -> bool:
 
 
 def _write_all(handle: int, data: bytes) -> None:
-    """A disk may take less than it was given; the rest is written again, so that the reason comes out as an error."""
+    """Write all bytes. A disk may take fewer at a time; the next write then raises the reason."""
     rest = memoryview(data)
     while len(rest):
         rest = rest[os.write(handle, rest) :]
@@ -239,7 +239,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and its name last; a link in its place is an error."""
+    """Make a folder and sync its name to the disk; a link in its place is an error."""
     with writing(path):
         if path.is_symlink():
             raise OSError(errno.EEXIST, "a link is there, which is not followed; remove it or choose another place")
@@ -256,7 +256,7 @@ def make_folders(path: Path, advice: str = "") -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, advice: str = "") -> Iterator[None]:
-    """An OSError in the block is a failure to write `path`: one kind of error, and so one exit code, whichever command it was."""
+    """Turn an OSError of the block into a WriteError about `path`, so that all commands end with the same exit code."""
     try:
         yield
     except OSError as error:
@@ -264,7 +264,7 @@ def writing(path: Path, advice: str = "") -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """The reason of an error with a file, and advice."""
+    """Say why a file cannot be used, and what to do."""
     if error.errno in _NO_ROOM:
         return "the disk is full; free some space"
     if error.errno in _NO_PERMISSION:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from afaf.bounds import Percent, Within
 from afaf.errors import ConfigError
-from afaf.methods.base import Actions, TaskContext
+from afaf.methods.base import TaskContext
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.ledger import Neurons
 from afaf.network.spec import NetworkSpec
@@ -37,12 +37,6 @@ class AFAF(SpaceNet[AFAFOptions]):
     name = "afaf"
     summary = "SpaceNet that reuses: per class, draws on neurons that already respond to it (the paper's method)"
     Options = AFAFOptions
-    actions = Actions(
-        "sparse, from l_reuse on",
-        "the task's own connections",
-        "old weights, important neurons, all below l_reuse",
-        "yes: per class, the neurons that respond to it",
-    )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options = self.options
@@ -96,4 +90,3 @@ class AFAFPlus(AFAF):
 
     name = "afaf-plus"
     summary = "AFAF with strict isolation, a better recipe, rotation self-labels and a router (beyond the paper)"
-    actions = Actions("all pairs among neurons of the task's own", "the task's own connections", "every neuron used", "no, with its preset")

@@ -31,16 +31,6 @@ class TaskContext:
     warn: Callable[[str], None] = warnings.warn  # warns the user; a run stores the message with its results
 
 
-@dataclass(frozen=True)
-class Actions:
-    """How a method alters the network when a task arrives (the paper's Table 1, in words)."""
-
-    adds: str
-    updates: str
-    fixes: str
-    reuses: str
-
-
 Predictor = Callable[[Tensor], Tensor]  # images -> logits of all output rows
 O = TypeVar("O")
 
@@ -55,7 +45,6 @@ class Method(CostModel, Generic[O]):
     options: O
     summary: ClassVar[str]
     Options: ClassVar[type[Any]]
-    actions: ClassVar[Actions | None] = None
     phases: ClassVar[int] = 1
     tradeoff: ClassVar[str | None] = None  # the option that trades plasticity for stability, which `afaf tune` chooses
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying

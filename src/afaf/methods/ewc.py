@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from afaf.bounds import NotNegative
-from afaf.methods.base import Actions, TaskContext
+from afaf.methods.base import TaskContext
 from afaf.methods.penalty import PenaltyOptions
 from afaf.methods.regularised import PenaltyMethod
 from afaf.randomness import key
@@ -35,7 +35,6 @@ class EWC(PenaltyMethod[EWCOptions]):
     name = "ewc"
     summary = "trains all weights, held to their old values in proportion to the Fisher information"
     Options = EWCOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "no: all is shared and moves on")
     tradeoff_from = 10000.0
     size = torch.square
 

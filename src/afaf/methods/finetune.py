@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from afaf.methods.base import Actions
 from afaf.methods.dense import DenseMethod, DenseOptions
 
 
@@ -10,4 +9,3 @@ class Finetune(DenseMethod[DenseOptions]):
     name = "finetune"
     summary = "trains all weights on each task in turn; nothing protects the past (lower bound)"
     Options = DenseOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing", "no: all is shared and moves on")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from afaf.bounds import Percent
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions
 from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -32,7 +31,6 @@ class Isolated(SpaceNet[IsolatedOptions]):
     name = "isolated"
     summary = "gives each task a separate network of neurons of its own, as large as SpaceNet's sub-network (control)"
     Options = IsolatedOptions
-    actions = Actions("sparse, between neurons of the task's own", "the task's own weights", "old weights and all of their neurons", "no")
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         if self.options.share * len(outline) > 100:

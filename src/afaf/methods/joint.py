@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from afaf.methods.base import Actions
 from afaf.methods.dense import DenseMethod, DenseOptions
 
 
@@ -10,7 +9,6 @@ class Joint(DenseMethod[DenseOptions]):
     name = "joint"
     summary = "trains all weights on all tasks together (upper bound; not a continual learner)"
     Options = DenseOptions
-    actions = Actions("dense", "all weights", "nothing", "-")
 
     def task_groups(self, n_tasks: int) -> list[tuple[int, ...]]:
         return [tuple(range(1, n_tasks + 1))]

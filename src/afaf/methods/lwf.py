@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from afaf.bounds import Positive
 from afaf.costing.kinds import DistillationCosts
-from afaf.methods.base import Actions, TaskContext
+from afaf.methods.base import TaskContext
 from afaf.methods.strength import ADVICE, StrengthMethod, StrengthOptions
 from afaf.training.learner import Learner
 from afaf.training.losses import distillation, total
@@ -28,9 +28,6 @@ class LwF(DistillationCosts, StrengthMethod[LwFOptions]):
     name = "lwf"
     summary = "trains all weights while the old outputs imitate the old model's answers"
     Options = LwFOptions
-    actions = Actions(
-        "dense, with the first task", "all weights", "nothing; changed answers are penalised", "no: all is shared and moves on"
-    )
     tradeoff_from = 10.0
 
     def late_options(self) -> tuple[int, frozenset[str]]:

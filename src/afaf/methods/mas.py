@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from afaf.methods.base import Actions, TaskContext
+from afaf.methods.base import TaskContext
 from afaf.methods.penalty import PenaltyOptions
 from afaf.methods.regularised import PenaltyMethod
 from afaf.training.learner import Learner
@@ -33,7 +33,6 @@ class MAS(PenaltyMethod[MASOptions]):
     name = "mas"
     summary = "trains all weights, held to their old values in proportion to the output's sensitivity to them"
     Options = MASOptions
-    actions = Actions("dense, with the first task", "all weights", "nothing; changes are penalised", "no: all is shared and moves on")
     tradeoff_from = 400.0
     size = torch.abs
 

@@ -15,7 +15,7 @@ import torch
 from afaf.bounds import CountOrZero, Percent
 from afaf.costing.kinds import PackNetCosts
 from afaf.errors import CapacityError
-from afaf.methods.base import Actions, Method, Predictor, TaskContext, row_mask
+from afaf.methods.base import Method, Predictor, TaskContext, row_mask
 from afaf.network.ledger import Unit
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -40,7 +40,6 @@ class PackNet(PackNetCosts, Method[PackNetOptions]):
     name = "packnet"
     summary = "trains the free weights densely, prunes them to a share by magnitude, retrains and fixes the rest"
     Options = PackNetOptions
-    actions = Actions("dense on the free weights, then pruned", "the task's own weights", "old weights", "no: all old weights take part")
     phases = 2
 
     @property

@@ -2,7 +2,7 @@
 
 The features are fixed before the second task arrives: `trunk`, the last hidden layer of the dense network as trained on the first task, or
 `patches`, filters that are random whitened patches of the first task's images. Each task adds its features to a Gram matrix in float64 (see
-`learning.closed_form`); the head is the one that all images so far would give together. No image is kept. The regularisation is chosen by
+`heads/closed_form.py`); the head is the one that all images so far would give together. No image is kept. The regularisation is chosen by
 generalised cross-validation, from the same sums of training images. It answers with features and head; the network's own output is unused.
 """
 
@@ -20,7 +20,7 @@ from afaf.costing.kinds import RidgeCosts
 from afaf.errors import ConfigError
 from afaf.heads.closed_form import add_to_sums, solve
 from afaf.heads.patches import patch_features, whitened_filters
-from afaf.methods.base import Actions, Predictor, TaskContext
+from afaf.methods.base import Predictor, TaskContext
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.forward import forward
 from afaf.network.spec import NetworkSpec
@@ -45,12 +45,6 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
     name = "ridge"
     summary = "fits a closed-form ridge head on fixed features, its Gram matrix added up task by task (control)"
     Options = RidgeOptions
-    actions = Actions(
-        "dense, with the first task; a head",
-        "after the first task the head alone",
-        "all weights but the head",
-        "the first task's features, all of them",
-    )
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options, shape = self.options, spec.input_shape

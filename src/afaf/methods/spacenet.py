@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from afaf.methods.base import Actions, TaskContext, row_mask
+from afaf.methods.base import TaskContext, row_mask
 from afaf.methods.own import own_biases, own_norms, used_norms
 from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
@@ -38,7 +38,6 @@ class SpaceNet(SparseMethod[S]):
     name = "spacenet"
     summary = "adds a sparse sub-network per task from free neurons, fixes its important neurons"
     Options = SpaceNetOptions
-    actions = Actions("sparse, between free neurons", "the task's own connections", "old weights and important neurons", "no")
 
     def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
         """Draw the task's connections. Methods of this kind differ only here."""

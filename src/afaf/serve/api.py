@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -23,6 +24,7 @@ from afaf.serve.service import Service
 from afaf.text import printable_name
 
 CHUNK = 1 << 16
+NAME_BYTES = 1 << 16  # of a request with a name
 
 
 @dataclass(frozen=True)
@@ -40,28 +42,21 @@ class Endpoint:
     method: str
     path: str
     handler: Handler
-    changes: bool  # refused by a server that is read-only
-    status: int
-    body: str | None  # images or name
-    query: Sequence[str]
-    answer: str  # its media type
+    changes: bool = False  # refused by a server that is read-only
+    status: int = 200
+    body: Literal["images", "name"] | None = None
+    query: Sequence[str] = ()
+    answer: str = "application/json"  # its media type
 
 
 ENDPOINTS: list[Endpoint] = []
 
 
-def endpoint(
-    method: str,
-    path: str,
-    *,
-    changes: bool = False,
-    status: int = 200,
-    body: str | None = None,
-    query: Sequence[str] = (),
-    answer: str = "application/json",
-) -> Callable[[Handler], Handler]:
+def endpoint(method: str, path: str, **about: Any) -> Callable[[Handler], Handler]:
+    """Register a function as an `Endpoint`; `about` are its other fields."""
+
     def register(handler: Handler) -> Handler:
-        ENDPOINTS.append(Endpoint(method, path, handler, changes, status, body, query, answer))
+        ENDPOINTS.append(Endpoint(method, path, handler, **about))
         return handler
 
     return register
@@ -81,8 +76,8 @@ async def predict(api: Api, request: Request) -> Response:
     nearest to, with an encoder; an image farther than `unknown_above` from all of them is unknown."""
     top, below = _number(request, "top", 3, 1, 1000), _number(request, "unknown_below", 0.0, 0.0, 1.0)
     api.service.taught()
-    with api.bodies.images() as images:
-        answers = await api.service.predict(await images.read(request), int(top), below)
+    with api.bodies.of(request) as body:
+        answers = await api.service.predict(await body.images(), int(top), below)
     return JSONResponse({"answers": answers})
 
 
@@ -96,8 +91,8 @@ async def classes(api: Api, request: Request) -> Response:
 async def add_images(api: Api, request: Request) -> Response:
     """Images of a class, new or known, for the next call of /learn. They wait in memory and are never written to a disk."""
     name = class_name(api, request.path_params["name"])
-    with api.bodies.images() as images:
-        count = await api.service.add(name, await images.read(request))
+    with api.bodies.of(request) as body:
+        count = await api.service.add(name, await body.images())
     return JSONResponse({"name": name, "waiting": count}, 202)
 
 
@@ -145,7 +140,8 @@ async def rename(api: Api, request: Request) -> Response:
     """Another name for a class."""
     old = _known(api, request)
     try:
-        new = json.loads(await api.bodies.read(request))["name"]
+        with api.bodies.of(request) as body:
+            new = json.loads(await body.read(NAME_BYTES))["name"]
         if not isinstance(new, str):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -30,7 +30,7 @@ log = logging.getLogger("uvicorn.error")
 
 
 class Metrics:
-    """Counts for Prometheus; those of the service are read when they are asked for."""
+    """Counts for Prometheus; those of the service are read on request."""
 
     def __init__(self, service: Service):
         registry = self.registry = CollectorRegistry()
@@ -86,16 +86,16 @@ def _handled(api: Api, metrics: Metrics, each: Endpoint) -> Callable[[Request], 
         try:
             if each.changes and api.service.options.read_only:
                 raise Refused(403, "read_only", "this server is read-only")
-            found = await each.handler(api, request)
+            answer = await each.handler(api, request)
         except Exception as error:
             refused = refusal(error)
             if refused.status == 500:
                 log.error("%s %s", each.method, each.path, exc_info=error)
-            found = response(refused)
+            answer = response(refused)
         label = f"{each.method} {each.path}"
-        metrics.requests.labels(label, str(found.status_code)).inc()
+        metrics.requests.labels(label, str(answer.status_code)).inc()
         metrics.seconds.labels(label).observe(time.perf_counter() - began)
-        return found
+        return answer
 
     return handle
 

@@ -1,4 +1,4 @@
-"""Image files are decoded in processes of their own: one that takes too long, or brings its decoder down, ends that process alone."""
+"""Decode image files in processes of their own: a file that takes too long, or crashes the decoder, ends that process alone."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 def refusal(error: Exception) -> Refused:
-    """Any error as an answer. A fault of this program, or of its disk, says nothing of itself to the client."""
+    """Convert any error to an answer. Faults of this program or its disk give no details to the client."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, HTTPException):
@@ -35,7 +35,7 @@ def refusal(error: Exception) -> Refused:
 
 
 def described(error: AfafError) -> tuple[int, str, str]:
-    """Status, type and message of an error that the client can mend."""
+    """Status, type and message of an error that the client can correct."""
     if isinstance(error, DeviceError):
         return 503, "memory", str(error)
     if isinstance(error, CapacityError):

@@ -17,8 +17,8 @@ from afaf.serve.learner import LearnTask, run
 from afaf.serve.limits import RequestLimits
 from afaf.streams.sources.source import Pixels
 
-KEPT = 20  # jobs that can still be asked about
-LISTEN_SECONDS = 15.0  # after which a client that listens hears that the connection is alive
+KEPT = 20  # jobs that are remembered
+LISTEN_SECONDS = 15.0  # between two signs of life to a client that listens
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The process that learns: it gets images from the server, writes the model file as `afaf learn` does, and tells how far it is."""
+"""The process that learns: it receives images from the server, writes the model file as `afaf learn` does, and reports its progress."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def learn(task: LearnTask, images: Pixels, labels: Sequence[Label], tell: Tell) 
 
 
 def learned(model: AnyModel) -> dict[str, Any]:
-    """What is told of the last call."""
+    """The result of the last call, for the client."""
     note = model.life.tasks[-1]
-    told = model.warnings() if isinstance(model, EncodedModel) else []
-    return {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy, "warnings": told}
+    warned = model.warnings() if isinstance(model, EncodedModel) else []
+    return {"images": note.images + note.held_out, "held_out": note.held_out, "accuracy": note.accuracy, "warnings": warned}
 
 
 def taught(task: LearnTask, images: Pixels, labels: Sequence[Label], tell: Tell) -> AnyModel:

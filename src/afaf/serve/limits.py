@@ -64,76 +64,48 @@ class RateLimit:
 
 
 class Bodies:
-    """Reads bodies of requests into memory, within the limits."""
+    """The bodies of all requests together, which are read into memory."""
 
     def __init__(self, limits: RequestLimits):
         self.limits, self.bytes = limits, 0
 
-    async def read(self, request: Request, limit: int = 1 << 16) -> bytes:
-        with self._counted() as count:
-            return b"".join([chunk async for chunk in self._chunks(request, limit, count)])
-
     @contextmanager
-    def images(self) -> Iterator[Images]:
-        """Within the block, images that were read count as memory in use."""
-        with self._counted() as count:
-            yield Images(self, count)
-
-    @contextmanager
-    def _counted(self) -> Iterator[list[int]]:
-        count = [0]
+    def of(self, request: Request) -> Iterator[Body]:
+        """The body of a request; it counts as memory in use until the end of the block."""
+        body = Body(self, request)
         try:
-            yield count
+            yield body
         finally:
-            self.bytes -= count[0]
-
-    async def _chunks(self, request: Request, limit: int, count: list[int]) -> AsyncGenerator[bytes, None]:
-        if int(request.headers.get("content-length") or 0) > limit:
-            raise too_large(limit)
-        received = 0
-        try:
-            async with asyncio.timeout(self.limits.request_seconds):
-                stream = request.stream()
-                while True:
-                    async with asyncio.timeout(STALL_SECONDS):
-                        chunk = await anext(stream, None)
-                    if chunk is None:
-                        return
-                    received, self.bytes, count[0] = received + len(chunk), self.bytes + len(chunk), count[0] + len(chunk)
-                    if received > limit:
-                        raise too_large(limit)
-                    if self.bytes > self.limits.bodies_bytes:
-                        raise busy("too many uploads at once")
-                    yield chunk
-        except TimeoutError:
-            raise Refused(408, "slow", "the request took too long to arrive", {"connection": "close"}) from None
-        except ClientDisconnect:
-            raise Refused(400, "truncated", "the request ended before its body did") from None
+            self.bytes -= body.bytes
 
 
-class Images:
-    def __init__(self, bodies: Bodies, count: list[int]):
-        self.bodies, self.count = bodies, count
+class Body:
+    """The body of one request, read within the limits."""
 
-    async def read(self, request: Request) -> list[bytes]:
+    def __init__(self, bodies: Bodies, request: Request):
+        self.bodies, self.request, self.limits, self.bytes = bodies, request, bodies.limits, 0
+
+    async def read(self, limit: int) -> bytes:
+        return b"".join([chunk async for chunk in self._chunks(limit)])
+
+    async def images(self) -> list[bytes]:
         """The images of a request: the files of a form, or the body itself."""
-        limits, kind = self.bodies.limits, request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
-            found = await self._form(request)
+            images = await self._form()
         elif kind.startswith("image/") or kind == "application/octet-stream":
-            found = [b"".join([chunk async for chunk in self.bodies._chunks(request, limits.image_bytes, self.count)])]
+            images = [await self.read(self.limits.image_bytes)]
         else:
             raise Refused(415, "content_type", "send an image (image/*) or a form with files (multipart/form-data)")
-        if not found or not all(found):
+        if not images or not all(images):
             raise Refused(422, "data", "there is no image in the request, or an empty one")
-        if max(map(len, found)) > limits.image_bytes:
-            raise too_large(limits.image_bytes)
-        return found
+        if max(map(len, images)) > self.limits.image_bytes:
+            raise too_large(self.limits.image_bytes)
+        return images
 
-    async def _form(self, request: Request) -> list[bytes]:
-        limits = self.bodies.limits
-        chunks = self.bodies._chunks(request, limits.request_bytes, self.count)
-        parser = _InMemory(request.headers, chunks, max_files=limits.request_images, max_fields=8, max_part_size=1 << 12)
+    async def _form(self) -> list[bytes]:
+        chunks, most = self._chunks(self.limits.request_bytes), self.limits.request_images
+        parser = _InMemory(self.request.headers, chunks, max_files=most, max_fields=8, max_part_size=1 << 12)
         try:
             form = await parser.parse()
         except MultiPartException as error:
@@ -141,6 +113,28 @@ class Images:
         if not parser.ended:
             raise Refused(400, "truncated", "the form ends before its last boundary")
         return [await file.read() for _, file in form.multi_items() if not isinstance(file, str)]
+
+    async def _chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        if int(self.request.headers.get("content-length") or 0) > limit:
+            raise too_large(limit)
+        try:
+            async with asyncio.timeout(self.limits.request_seconds):
+                stream = self.request.stream()
+                while True:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        chunk = await anext(stream, None)
+                    if chunk is None:
+                        return
+                    self.bytes, self.bodies.bytes = self.bytes + len(chunk), self.bodies.bytes + len(chunk)
+                    if self.bytes > limit:
+                        raise too_large(limit)
+                    if self.bodies.bytes > self.limits.bodies_bytes:
+                        raise busy("too many uploads at once")
+                    yield chunk
+        except TimeoutError:
+            raise Refused(408, "slow", "the request took too long to arrive", {"connection": "close"}) from None
+        except ClientDisconnect:
+            raise Refused(400, "truncated", "the request ended before its body did") from None
 
 
 class _InMemory(MultiPartParser):

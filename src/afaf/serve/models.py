@@ -15,7 +15,7 @@ from afaf.lifelong.model_store import AnyModel
 from afaf.serve.decoder import Reading
 from afaf.streams.sources.source import Pixels
 
-CONFUSED = 0.02  # the least share of a class's images that is told of
+CONFUSED = 0.02  # the least share of a class's images that is reported
 NEAREST = 5
 NOTHING: dict[str, Any] = {
     "room": None,
@@ -35,7 +35,7 @@ class Answers:
 
 
 class Served:
-    """A model with everything computed that its answers need. It is never changed: another one takes its place."""
+    """A model with everything that its answers need computed. It is never changed, only replaced."""
 
     def __init__(self, model: AnyModel, checksum: str | None, undo: bool):
         self.model, self.checksum, self.undo = model, checksum, undo
@@ -69,15 +69,15 @@ class Served:
         shares = answers.probabilities[row]
         order = np.argsort(-shares, kind="stable")[:top]
         unknown = None if not unknown_below else bool(shares[order[0]] < unknown_below)
-        found: dict[str, Any] = {"top": [{"label": self.labels[k], "probability": round(float(shares[k]), 6)} for k in order]}
+        answer: dict[str, Any] = {"top": [{"label": self.labels[k], "probability": round(float(shares[k]), 6)} for k in order]}
         if answers.distances is not None:
             far = answers.distances[row]
             near = [k for k in np.argsort(far, kind="stable")[:NEAREST] if np.isfinite(far[k])]
-            found["nearest"] = [{"label": self.labels[k], "distance": round(float(far[k]), 6)} for k in near]
-            found["unknown_above"] = self.unknown_above
+            answer["nearest"] = [{"label": self.labels[k], "distance": round(float(far[k]), 6)} for k in near]
+            answer["unknown_above"] = self.unknown_above
             if self.unknown_above is not None:
                 unknown = bool(unknown) or bool(far.min() > self.unknown_above)
-        return {"label": "unknown" if unknown else self.labels[order[0]], "unknown": unknown, **found}
+        return {"label": "unknown" if unknown else self.labels[order[0]], "unknown": unknown, **answer}
 
     def _classes(self) -> list[dict[str, Any]]:
         life = self.model.life

@@ -1,6 +1,6 @@
-"""Images of all requests that wait are answered together, in batches; a thread for each core, each with one thread of PyTorch.
+"""Answer the waiting images of all requests in batches, on one thread per core with one PyTorch thread each.
 
-Threads that share a batch wait for each other, which takes very long when another process needs their core.
+Several PyTorch threads on one batch would wait for each other, which takes long when another process needs a core.
 """
 
 from __future__ import annotations

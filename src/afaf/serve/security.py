@@ -1,4 +1,4 @@
-"""Who may ask: the Host and Origin of a request, the token, the rate; and the headers of every answer."""
+"""Access checks (host, origin, token and rate of a request) and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Guard:
             self._check_token(headers, client)
 
     def _check_host(self, headers: Headers, scope: Scope) -> None:
-        """A name that leads here although it is not ours is how a foreign page reaches a local server (DNS rebinding)."""
+        """Refuse other host names: with DNS rebinding, a foreign page reaches a local server by a name of its own."""
         sent = headers.getlist("host")
         host = host_name(sent[0]) if len(sent) == 1 else None
         if host is None or not (host in self.hosts or _is_own_address(host, scope)):
             raise Refused(403, "host", "this server is not known by that name: start it with --allow-host NAME")
 
     def _check_origin(self, headers: Headers, scope: Scope) -> None:
-        """A page of another origin may neither teach nor ask."""
+        """Refuse requests from pages of another origin."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         opened = scope["method"] in ("GET", "HEAD") and scope["path"] in PAGES
         foreign = origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()
@@ -100,7 +100,7 @@ class Guard:
 
 
 def host_name(header: str) -> str | None:
-    """The name in a Host header, without its port; None for what is no host."""
+    """The name in a Host header, without its port; None if it is not a host."""
     try:
         parts = urlsplit(f"//{header}")
         if parts.netloc != header or "@" in header or parts.port == 0:
@@ -111,7 +111,7 @@ def host_name(header: str) -> str | None:
 
 
 def _is_own_address(host: str, scope: Scope) -> bool:
-    """A loopback address, or the one at which the request arrived: addresses, unlike names, cannot be made to lead elsewhere."""
+    """Whether it is a loopback address, or the one at which the request arrived: addresses, unlike names, cannot be redirected."""
     try:
         address = ipaddress.ip_address(host)
         return address.is_loopback or address == ipaddress.ip_address((scope.get("server") or ("",))[0])

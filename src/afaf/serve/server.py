@@ -1,4 +1,4 @@
-"""The server: the address is bound first, so that what is wrong with it is known before anything else is done."""
+"""Bind the address, then serve: a wrong address is reported before the model is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that is served: asked, taught and changed; whatever changes it writes its file first, then takes the old one's place."""
+"""The served model. Every change is written to the model file first; then the new model replaces the old one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Service:
             self.encoder = find_encoder(options.encoder, self.device)
 
     async def start(self) -> None:
-        """What needs the event loop."""
+        """Start the processes and threads that need the event loop."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.decoders = Decoders(min(cores, 4), self.limits.decode_seconds)
         self.predictor = Predictor(cores if self.device.type == "cpu" else 1, self.limits.queued_images)
@@ -81,7 +81,7 @@ class Service:
 
     @property
     def reading(self) -> Reading:
-        """How images are prepared, for the model that is or the one that will be."""
+        """How images are prepared: for the served model, or for the one that the first call will make."""
         if self.served is not None:
             return self.served.reading
         return (DEFAULT_SIZE, 3) if self.encoder is None else self.encoder.identity.preprocessing
@@ -89,13 +89,13 @@ class Service:
     async def decode(self, files: list[bytes]) -> list[Any]:
         reading = self.reading
         named = [f"image {number}" for number in range(1, len(files) + 1)]
-        found = await asyncio.gather(
+        decoded = await asyncio.gather(
             *(self.decoders.decode(data, reading, name) for data, name in zip(files, named, strict=True)), return_exceptions=True
         )
-        for each in found:
+        for each in decoded:
             if isinstance(each, BaseException):
                 raise each
-        return found
+        return decoded
 
     async def predict(self, files: list[bytes], top: int, unknown_below: float) -> list[dict[str, Any]]:
         served = self.taught()
@@ -108,7 +108,7 @@ class Service:
         return self.served
 
     def about(self) -> dict[str, Any]:
-        """What the page shows of the model."""
+        """The facts about the model that the page shows."""
         served, encoder = self.served, self.options.encoder
         if served is not None:
             encoder = None if served.model.identity is None else served.model.identity.name
@@ -126,7 +126,7 @@ class Service:
     # Changing.
 
     async def add(self, name: str, files: list[bytes]) -> int:
-        """Images of a class wait for the next call of learn; returns how many of it do."""
+        """Keep images of a class for the next call of learn; returns how many of the class wait."""
         counts = self.waiting.counts()
         labels = set(counts) | {name}
         known = set() if self.served is None else set(self.served.labels)
@@ -138,7 +138,7 @@ class Service:
         return len(self.waiting.images[name])
 
     async def learn(self) -> LearnJob:
-        """Begin to learn everything that waits, in another process."""
+        """Begin to learn all waiting images, in another process."""
         self._check_not_learning()
         if self.changing.locked():  # the call would begin from a model that is about to be replaced
             raise Refused(409, "changing", "a class is being renamed or removed, or a change undone: ask again in a moment")
@@ -165,7 +165,7 @@ class Service:
                 job.tell(stage="loading")
                 await self._reload()
             if job.learned is None and self.served is not None and self.served.checksum != learning.task.before:
-                job.tell(learned=learned(self.served.model), error=None)  # killed when its file was written already
+                job.tell(learned=learned(self.served.model), error=None)  # it was killed after its file was written
             state = "done" if job.learned is not None else "cancelled" if (job.error or {}).get("type") == "cancelled" else "failed"
         except Exception as error:
             log.error("learning", exc_info=error)
@@ -233,7 +233,7 @@ class Service:
 
 
 def _in_background() -> None:
-    """A thread that gives way to those that answer."""
+    """Set up a thread that yields to those that answer."""
     torch.set_num_threads(1)
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from afaf.network.forward import Parameters, forward
-from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
 from afaf.network.subnetwork import neurons_that_answer, part_of
 from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
+from afaf.training.named import as_parameters, state_dict
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,10 @@ class InferenceModule(nn.Module):
         scale, shift = inference.scale_and_shift()
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
-        self.norm_layers = tuple(inference.parameters.norms)
-        for l, (weight, bias) in enumerate(zip(inference.parameters.weights, inference.parameters.biases, strict=True), 1):
-            self.register_buffer(f"weight_{l}", weight)
-            self.register_buffer(f"bias_{l}", bias)
-        for layer, norm in inference.parameters.norms.items():
-            for name, tensor in norm.tensors().items():
-                self.register_buffer(f"norm_{layer}_{name}", tensor)
+        named = state_dict(inference.parameters)
+        self.names = {name.replace("/", "_"): name for name in named}  # of the buffers
+        for buffer, name in self.names.items():
+            self.register_buffer(buffer, named[name])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         h = images.to(torch.float32) * self.scale + self.shift
@@ -94,13 +91,8 @@ class InferenceModule(nn.Module):
             h = h.permute(0, 3, 1, 2)
             if h.shape[1] != self.channels:
                 h = h.expand(-1, self.channels, -1, -1)
-        logits = forward(self.spec, self.numbers(), h)
+        logits = forward(self.spec, as_parameters({name: getattr(self, buffer) for buffer, name in self.names.items()}), h)
         return logits, torch.softmax(logits / self.temperature, 1)
-
-    def numbers(self) -> Parameters:
-        weights, biases = ([getattr(self, f"{kind}_{l}") for l in self.spec.edge_numbers] for kind in ("weight", "bias"))
-        norms = {l: Norm(*(getattr(self, f"norm_{l}_{name}") for name in ("gain", "shift", "mean", "var"))) for l in self.norm_layers}
-        return Parameters(weights, biases, norms)
 
 
 def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:

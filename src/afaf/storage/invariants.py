@@ -17,44 +17,45 @@ def broken_invariants(learner: Learner) -> list[str]:
 
 def changed_since(before: Learner, after: Learner) -> list[str]:
     """Differences in what learned tasks own and fixed, in words: there must be none. Dense methods, as the ledger states, are exempt."""
-    if not after.ledger.keeps_past:
-        return []
-    wrong, learned = [], before.tasks_learned
+    return list(_changes(before, after)) if after.ledger.keeps_past else []
+
+
+def _changes(before: Learner, after: Learner) -> Iterator[str]:
+    learned = before.tasks_learned
     for l in before.network.spec.edge_numbers:
-        rows = len(before.ledger.owner(l))
-        owner, later = before.ledger.owner(l), after.ledger.owner(l)[:rows]
-        settled = (owner > 0) & (owner <= learned)
-        moved = settled & (owner != later)
-        if bool(moved.any()):
-            wrong.append(f"W_{l}: {int(moved.sum()):,} places of tasks up to {learned} have another owner later")
-        differ = settled & ~_same_bits(before.network.weight(l), after.network.weight(l)[:rows])
-        if bool(differ.any()):
-            wrong.append(f"W_{l}: {int(differ.sum()):,} weights of tasks up to {learned} are not the same later")
+        owner = before.ledger.owner(l)
+        rows, settled = len(owner), (owner > 0) & (owner <= learned)
+        yield from _if_any(
+            settled & (owner != after.ledger.owner(l)[:rows]),
+            f"W_{l}: {{:,}} places of tasks up to {learned} have another owner later",
+        )
+        yield from _if_any(
+            settled & ~_same_bits(before.network.weight(l), after.network.weight(l)[:rows]),
+            f"W_{l}: {{:,}} weights of tasks up to {learned} are not the same later",
+        )
     for l, fixed in before.ledger.fixed_by.items():
-        later = after.ledger.fixed_by[l]
-        released = (fixed > 0) & (fixed != later[: len(fixed)])
-        if bool(released.any()):
-            wrong.append(f"layer {l}: {int(released.sum())} neurons fixed by tasks up to {learned} are not fixed by them later")
-    return wrong
+        released = (fixed > 0) & (fixed != after.ledger.fixed_by[l][: len(fixed)])
+        yield from _if_any(released, f"layer {l}: {{}} neurons fixed by tasks up to {learned} are not fixed by them later")
+
+
+def _if_any(wrong: Tensor, words: str) -> Iterator[str]:
+    """The words, with the number of wrong places filled in; nothing if there are none."""
+    if count := int(wrong.sum()):
+        yield words.format(count)
 
 
 def _weights(learner: Learner) -> Iterator[str]:
     for l in learner.network.spec.edge_numbers:
         weight, owner = learner.network.weight(l), learner.ledger.owner(l)
-        stray = int(((owner <= 0) & (weight != 0)).sum())
-        if stray:
-            yield f"W_{l}: {stray:,} weights that nobody owns are not 0"
+        yield from _if_any((owner <= 0) & (weight != 0), f"W_{l}: {{:,}} weights that nobody owns are not 0")
         for name, numbers in (("weights", weight), ("biases", learner.network.bias(l))):
-            if not bool(torch.isfinite(numbers).all()):
-                yield f"W_{l}: {int((~torch.isfinite(numbers)).sum()):,} {name} are not finite"
+            yield from _if_any(~torch.isfinite(numbers), f"W_{l}: {{:,}} {name} are not finite")
 
 
 def _owners(learner: Learner) -> Iterator[str]:
     begun = max(learner.classes_of, default=0)
     for l in learner.network.spec.edge_numbers:
-        strangers = learner.ledger.owner(l) > begun
-        if bool(strangers.any()):
-            yield f"W_{l}: {int(strangers.sum()):,} places belong to tasks that have not begun"
+        yield from _if_any(learner.ledger.owner(l) > begun, f"W_{l}: {{:,}} places belong to tasks that have not begun")
     seen = learner.seen_rows
     if len(seen) != len(set(seen)):
         yield "a class belongs to two tasks"
@@ -75,14 +76,11 @@ def _records(learner: Learner) -> Iterator[str]:
             if l >= record.l_reuse:
                 targets, sources = record.targets(l).to(owned.device), record.sources(l).to(owned.device)
                 allowed[targets[:, None], edge.columns(sources)[None, :]] = True
-            outside = owned & ~allowed
-            if bool(outside.any()):
-                yield f"W_{l}: {int(outside.sum()):,} connections of task {record.task} lie outside what it was allocated"
+            yield from _if_any(owned & ~allowed, f"W_{l}: {{:,}} connections of task {record.task} lie outside what it was allocated")
         for l, free in record.free.items():
             fixed = ledger.fixed(l)[free.to(ledger.fixed(l).device)]
-            taken = (fixed > 0) & (fixed < record.task)
-            if bool(taken.any()):
-                yield f"layer {l}: task {record.task} drew {int(taken.sum())} neurons as free that earlier tasks had fixed"
+            earlier = (fixed > 0) & (fixed < record.task)
+            yield from _if_any(earlier, f"layer {l}: task {record.task} drew {{}} neurons as free that earlier tasks had fixed")
 
 
 def _fixed(learner: Learner) -> Iterator[str]:
@@ -91,8 +89,7 @@ def _fixed(learner: Learner) -> Iterator[str]:
     for l, edge in enumerate(network.spec.edges, 1):
         layer, fixed = edge.target, ledger.fixed(edge.target)
         late = (ledger.owner(l) > fixed[:, None, None]) & (fixed > 0)[:, None, None]
-        if bool(late.any()):
-            yield f"layer {layer}: {int(late.sum()):,} places into fixed neurons belong to tasks after the one that fixed them"
+        yield from _if_any(late, f"layer {layer}: {{:,}} places into fixed neurons belong to tasks after the one that fixed them")
         for task in sorted(network.snapshots):
             then, now = network.snapshots[task], network.parameters
             rows = len(then.biases[l - 1])
@@ -101,8 +98,7 @@ def _fixed(learner: Learner) -> Iterator[str]:
             if layer in then.norms:
                 pairs += [(then.norms[layer].gain, now.norms[layer].gain), (then.norms[layer].shift, now.norms[layer].shift)]
             moved = neurons & ~torch.stack([_same_bits(a, b) for a, b in pairs]).all(dim=0)
-            if bool(moved.any()):
-                yield f"layer {layer}: {int(moved.sum())} neurons fixed by task {task} or before have moved since"
+            yield from _if_any(moved, f"layer {layer}: {{}} neurons fixed by task {task} or before have moved since")
 
 
 def _same_bits(a: Tensor, b: Tensor) -> Tensor:

@@ -16,12 +16,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from afaf.errors import DataError, LockedError, WriteError
-from afaf.files import REFUSED, check_replaceable, open_regular, read_bytes, reason, writing
+from afaf.files import REFUSED, check_replaceable, make_folders, open_regular, read_bytes, writing
 from afaf.files.lock import FolderLock
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Remote, Source
@@ -32,6 +31,7 @@ BLOCK = 256 * 1024
 STALLS, BREAKS = 3, 100  # attempts per URL: in a row without progress, and in total
 PAUSE = 1.0  # seconds before the next attempt
 TIMEOUT = 30.0  # seconds a server may be silent
+ELSEWHERE = "name another folder with --data"
 LIMITS = Limits(members=100, member=256 * 1024**2, total=512 * 1024**2)  # for CIFAR's archives; published: 8 files, 184 MB
 
 Progress = Callable[[str, int, int], None]  # file, bytes so far, total bytes (an estimate if the server names none)
@@ -49,9 +49,8 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
     for place in (incoming.parent, incoming):  # what is in there is deleted in the end
         if place.is_symlink():
             raise WriteError(f"{place} is a link, which downloads do not follow: remove it")
-    with _writing(folder):
-        incoming.mkdir(parents=True, exist_ok=True)
-    with _without_empty_folders(incoming), _writing(folder), _locked(incoming):
+    make_folders(incoming, ELSEWHERE)
+    with _without_empty_folders(incoming), writing(folder, ELSEWHERE), _locked(incoming):
         ready = incoming / "ready"
         shutil.rmtree(ready, ignore_errors=True)
         for remote in source.remotes:
@@ -79,7 +78,7 @@ def _make_ready(source: Source, incoming: Path, ready: Path) -> Inspection:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(archive, target)
     inspection = inspect(source, ready)
-    if inspection.state not in ("verified", "counted"):
+    if inspection.state != "verified":
         raise DataError(f"the downloaded files are not {source.title} and were deleted: {inspection.note}")
     return inspection
 
@@ -162,20 +161,12 @@ class _TooMuch(DataError):
     """The server sends more bytes than the published file has."""
 
 
-@dataclass
 class _Arriving:
     """The part of a file that has arrived, and the version that the server stated."""
 
-    target: Path
-    url: str
-
-    @property
-    def path(self) -> Path:
-        return self.target.with_name(self.target.name + ".part")
-
-    @property
-    def _note(self) -> Path:
-        return self.target.with_name(self.target.name + ".part.json")
+    def __init__(self, target: Path, url: str):
+        self.url = url
+        self.path, self._note = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
 
     @property
     def size(self) -> int:
@@ -266,17 +257,6 @@ def _copy(response: Any, out: Any, done: int, total: int | None, at_most: int, r
 def _md5(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (a full disk, missing permission) into a WriteError."""
-    try:
-        yield
-    except (DataError, urllib.error.URLError):
-        raise
-    except OSError as error:
-        raise WriteError(f"cannot write to {folder}: {reason(error)}; or name another folder with --data") from error
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class Source:
     places: tuple[str, ...] = ()  # names to look for in the data folder; the first that exists is used
     remotes: tuple[Remote, ...] = ()
     fits: Mapping[str, Callable[[Pixels], Pixels]] = field(default_factory=dict)  # ways to that shape, the default first
-    digests: Mapping[str, str] = field(default_factory=dict)  # see verify.py
+    digests: Mapping[str, str] = field(default_factory=dict)  # of each class, see verify.py
 
     def fit(self, images: Pixels, way: str | None = None) -> Pixels:
         """Bring images to the stream's shape; `way` is ignored if there is no choice."""
@@ -154,9 +154,6 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path  # a rare call: not at import
 
     return user_cache_path("afaf", appauthor=False)
-
-
-# CIFAR-100 has digests of its classes only, not of its two parts: the publisher's order of the images was not available.
 
 
 def dataset(name: str, open: Callable[[Path], dict[Part, Records]], fits: Mapping[str, Callable[[Pixels], Pixels]] | None = None) -> Source:

@@ -1,9 +1,7 @@
-"""Check that images are the published ones, by SHA-256 of the decoded pixels and labels, whatever the file format.
+"""Check that images are the published ones, by SHA-256 of the decoded pixels, whatever the file format.
 
-Two kinds of digest are recorded (digests.json):
-
-- of a part, "train": pixels and labels in the publisher's order; it verifies a complete copy in one pass;
-- of a class, "train/cat": the sorted SHA-256s of the class's images, independent of their order and of other classes.
+The digest of a class, "train/cat" in digests.json, is that of the sorted SHA-256s of its images: it does not depend on their order, nor on
+other classes, so that a copy without some classes can be verified.
 """
 
 from __future__ import annotations
@@ -27,21 +25,7 @@ from afaf.streams.sources.source import PARTS, Part, Pixels, Records, Source, ca
 
 Labels = NDArray[np.uint8]
 Pair = tuple[Pixels, Labels]
-State = Literal["missing", "verified", "partial", "counted", "damaged"]
-
-
-class PartDigest:
-    """The running digest of pixels and labels in order."""
-
-    def __init__(self) -> None:
-        self._pixels, self._labels = hashlib.sha256(), hashlib.sha256()
-
-    def update(self, images: Pixels, labels: Labels) -> None:
-        self._pixels.update(np.ascontiguousarray(images).data)
-        self._labels.update(labels.tobytes())
-
-    def hexdigest(self) -> str:
-        return hashlib.sha256(self._pixels.digest() + self._labels.digest()).hexdigest()
+State = Literal["missing", "verified", "partial", "damaged"]
 
 
 class ClassDigests:
@@ -61,31 +45,17 @@ class ClassDigests:
 
 def verified(source: Source, folder: Path, part: Part, records: Records, wanted: Sequence[int]) -> Iterator[Pair]:
     """Yield the chunks of the records; after the last, raise DataError if the wanted classes are not as published."""
-    whole = PartDigest()
+    digests, names = ClassDigests(wanted), source.class_names
     for images, labels in records.pairs():
-        if part in source.digests:
-            whole.update(images, labels)
+        digests.update(images, labels)
         yield images, labels
-    if source.digests.get(part) == whole.hexdigest():
-        return
-    if different := differing(source, part, records, wanted):
+    different = [names[c] for c, digest in digests.hexdigests().items() if digest != source.digests[f"{part}/{names[c]}"]]
+    if different:
         skipped = f" ({len(records.skipped)} unreadable: {shortened(records.skipped)})" if records.skipped else ""
         raise DataError(
             f"{source.place(folder) or folder}: the {part} images of {shortened(different)} are not those published as "
             f"{source.title}{skipped}: run 'afaf data get {source.name}' to replace the copy"
         )
-
-
-def differing(source: Source, part: Part, records: Records, wanted: Sequence[int]) -> list[str]:
-    """Name the wanted classes that are not as published, by digest, or by image count if no digest is recorded."""
-    names = source.class_names
-    recorded = {c: source.digests[f"{part}/{names[c]}"] for c in wanted if f"{part}/{names[c]}" in source.digests}
-    of_classes = ClassDigests(list(recorded))
-    if recorded:
-        for images, labels in records.pairs():
-            of_classes.update(images, labels)
-    digests, counts = of_classes.hexdigests(), count_classes(source, records)
-    return [names[c] for c in wanted if counts[c] != source.counts[part][c] or (c in recorded and digests[c] != recorded[c])]
 
 
 def count_classes(source: Source, records: Records) -> NDArray[np.intp]:
@@ -102,8 +72,7 @@ def shortened(names: Sequence[str], at_most: int = 10) -> str:
 class Inspection:
     """The state of a dataset on disk.
 
-    `verified`: complete and as published. `partial`: classes are missing, the others are as published. `counted`: image counts are as
-    published, but not every class has a recorded digest. `damaged`: `note` says why.
+    `verified`: complete and as published. `partial`: classes are missing, the others are as published. `damaged`: `note` says why.
     """
 
     name: str
@@ -138,9 +107,9 @@ def inspect(source: Source, folder: Path) -> Inspection:
             problems += [] if present else [f"the {part} part has no images"]
         except DataError as error:
             problems.append(str(error))
-    state, note = _completeness(source, counts)
-    if problems:
-        state, note = "damaged", "; ".join(problems)
+    complete, all_classes = int(((counts["train"] > 0) & (counts["test"] > 0)).sum()), len(source.class_names)
+    state: State = "damaged" if problems else "verified" if complete == all_classes else "partial"
+    note = "; ".join(problems) or ("" if state == "verified" else f"{complete} of {all_classes} classes, verified")
     return Inspection(
         source.name,
         source.title,
@@ -151,18 +120,6 @@ def inspect(source: Source, folder: Path) -> Inspection:
         opened["train"].skipped,
         note,
     )
-
-
-def _completeness(source: Source, counts: dict[Part, NDArray[np.intp]]) -> tuple[State, str]:
-    n_classes = len(source.class_names)
-    present = np.flatnonzero((counts["train"] > 0) & (counts["test"] > 0))
-    unrecorded = [c for c in present if f"train/{source.class_names[c]}" not in source.digests]
-    if len(present) < n_classes:
-        note = f"{len(present)} of {n_classes} classes, "
-        return "partial", note + (f"{len(unrecorded)} of them only counted" if unrecorded else "verified")
-    if unrecorded:
-        return "counted", f"{n_classes - len(unrecorded)} of {n_classes} classes verified, the others only counted"
-    return "verified", ""
 
 
 # Inspections are cached as long as the files do not change, so that `afaf data list` answers at once. The cache lies in the cache folder,
