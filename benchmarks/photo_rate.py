@@ -1,12 +1,13 @@
 """How fast photographs are learned: `EncodedModel.learn` against bare loops that decode and encode the same images, in turn.
 
-    python -m benchmarks.photo_rate FOLDER [--images 1000] [--rounds 5] [--threads 2] [--encoder efficientnet-lite0]
+    python -m benchmarks.photo_rate FOLDER [--images 1000] [--rounds 5] [--threads 2] [--encoder efficientnet-lite0] [--onnxruntime]
 
 FOLDER has a folder of images for each class. All use the same threads. The bare loops: `batches` reads and encodes a batch after the
 other, PyTorch sharing each among the threads; `ahead` also reads the next batches meanwhile, in as many threads; `beside` has each thread
 read and encode batches of its own, as `learn` does. Which comes first alternates. Prints images a second of each round, for each loop the
 median over rounds of its ratio (on the clock, and of processor time, which other load disturbs less), the seconds of a call's closed form
 alone (sums, head, calibration), and how many images are only decoded and scaled a second, by one thread, by threads and by processes.
+--onnxruntime also learns with the encoder run by ONNX Runtime; its ratio is to `learn`, the other way round: how many times as fast it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +30,7 @@ import torch
 from afaf.encoders.encoder import Encoder, in_order, prepare
 from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Preprocessing
+from afaf.encoders.runtime import VARIABLE
 from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel, Part
 from afaf.lifelong.life import Label
@@ -123,20 +126,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--encoder", default="efficientnet-lite0")
+    parser.add_argument("--onnxruntime", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/photo_rate.json"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     encoder = find_encoder(options.encoder)
+    ways = {name: (loop, encoder) for name, loop in LOOPS.items()}
+    if options.onnxruntime:
+        os.environ[VARIABLE] = "onnxruntime"
+        ways["onnxruntime"] = learn, find_encoder(options.encoder)
     files = find_class_folders(options.folder).files
     chosen: Files = list(files[:: max(1, len(files) // options.images)][: options.images])
     rounds = []
     for number in range(options.rounds):
-        order = list(LOOPS) if number % 2 == 0 else list(LOOPS)[::-1]
-        rounds.append({name: timed(LOOPS[name], encoder, chosen) for name in order})
+        order = list(ways) if number % 2 == 0 else list(ways)[::-1]
+        rounds.append({name: timed(*ways[name], chosen) for name in order})
     row: dict[str, Any] = {"images": len(chosen), "threads": options.threads, "batch": encoder.batch}
-    row["rates"] = {name: [each[name][0] for each in rounds] for name in LOOPS}
+    row["rates"] = {name: [each[name][0] for each in rounds] for name in ways}
     for key, which in (("ratio", 0), ("processor_time_ratio", 1)):
         row[key] = {bare: statistics.median(r["learn"][which] / r[bare][which] for r in rounds) for bare in LOOPS if bare != "learn"}
+        if options.onnxruntime:
+            row[key]["onnxruntime"] = statistics.median(r["onnxruntime"][which] / r["learn"][which] for r in rounds)
     row["closed_form_seconds"] = closed_form(encoder, chosen)
     row["decoded"] = decoding(encoder.identity.preprocessing, chosen, options.threads, options.rounds)
     print(json.dumps(row))

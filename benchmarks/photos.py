@@ -3,11 +3,11 @@
     python -m benchmarks.photos [--grocery PATH] [--images 1 5 20 100 500] [--candidates alexnet small-cnn afaf-plus patches]
     python -m benchmarks.photos --table
 
-`AFAFClassifier` with its defaults: networks, trained with cropping and flipping (`afaf-plus` is small-cnn with that method), and
-encoders. CIFAR-10 is judged on 200 training images of each class that were not learned from, among all ten classes: defaults are chosen by
-this, so no test image may have a say in them. With --grocery, the Grocery Store Dataset (a folder with train and test) is judged on its
-test images instead. Networks see images of 32 x 32 pixels. Writes JSON with device and commit, in which results of the same case are
-replaced; --table prints it in Markdown.
+`AFAFClassifier` with its defaults: networks, trained with cropping and flipping (`afaf-plus` is small-cnn with that method), and encoders;
+`afaf on features` is a network on features of efficientnet-lite0. CIFAR-10 is judged on 200 training images of each class that were not
+learned from, among all ten classes: defaults are chosen by this, so no test image may have a say in them. With --grocery, the Grocery Store
+Dataset (a folder with train and test) is judged on its test images instead. Networks see images of 32 x 32 pixels. Writes JSON with device
+and commit, in which results of the same case are replaced; --table prints it in Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from benchmarks.provenance import write_results
 
 JUDGED = 200  # images of each class
 CALLS = 5
-CANDIDATES = ("alexnet", "small-cnn", "afaf-plus", "patches", "efficientnet-lite0")
+ON_FEATURES = "afaf on features"  # of efficientnet-lite0
+CANDIDATES = ("alexnet", "small-cnn", "afaf-plus", "patches", ON_FEATURES, "efficientnet-lite0")
 TRAINED = (*NETWORKS, "afaf-plus")
 CASE = ("dataset", "candidate", "images", "seed")
 
@@ -64,6 +65,8 @@ def in_calls(learned: Arrays, images: int) -> list[Arrays]:
 def measure(candidate: str, calls: list[Arrays], judged: Arrays, seed: int, device: str) -> dict[str, Any]:
     started = time.perf_counter()
     how: dict[str, Any] = {"encoder": candidate}
+    if candidate == ON_FEATURES:
+        how = {"encoder": "efficientnet-lite0", "method": "afaf", "max_tasks": len(calls)}
     if candidate in TRAINED:
         network, method = (candidate, "afaf") if candidate in NETWORKS else ("small-cnn", candidate)
         how = {"network": network, "method": method, "augment": "crop-flip", "max_tasks": len(calls)}

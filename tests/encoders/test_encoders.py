@@ -145,6 +145,26 @@ class Classifier(nn.Module):
         return self.fc(self.body(x).mean((2, 3)))
 
 
+def test_onnx_runtime_gives_the_same_features_and_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, plain = np.random.default_rng(0).integers(0, 256, (7, 48, 48, 3), dtype=np.uint8), find_encoder("patches")
+    monkeypatch.setattr("afaf.encoders.runtime.cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("AFAF_ENCODER_RUNTIME", "onnxruntime")
+    faster = find_encoder("patches")
+    assert faster.identity == plain.identity
+    assert torch.allclose(faster.features(images), plain.features(images), atol=1e-5)
+    assert torch.equal(faster.features(images)[:1], faster.features(images[:1]))
+    (kept,) = tmp_path.rglob("*.onnx")
+    written = kept.stat().st_mtime_ns
+    find_encoder("patches")
+    assert kept.stat().st_mtime_ns == written
+    monkeypatch.setattr("afaf.encoders.runtime.TOLERANCE", 0.0)
+    with pytest.raises(ConfigError, match=kept.name[:32]):
+        find_encoder("patches")
+    monkeypatch.setenv("AFAF_ENCODER_RUNTIME", "tensorrt")
+    with pytest.raises(ConfigError, match="tensorrt"):
+        find_encoder("patches")
+
+
 def test_models_of_libraries_bring_their_own_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The libraries are stood in for by modules with the same functions: they cannot be installed beside this PyTorch."""
     timm, data = ModuleType("timm"), ModuleType("timm.data")

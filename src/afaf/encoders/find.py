@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from afaf.encoders import efficientnet_lite, patches
 from afaf.encoders.encoder import Encoder, Run
 from afaf.encoders.identity import Identity, Preprocessing, weights_digest
+from afaf.encoders.runtime import open_onnx, with_runtime
 from afaf.errors import ConfigError, DataError, unknown
 
 IMAGENET = Preprocessing(224, (123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
@@ -44,7 +44,7 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
         identity = Identity(name, digest, efficientnet_lite.FEATURES, preprocessing or efficientnet_lite.PREPROCESSING)
-        return Encoder(identity, _channels_last(lite0, device), device, lite0)
+        return with_runtime(Encoder(identity, _channels_last(lite0, device), device, lite0))
     if name == patches.NAME:
         return of_module(patches.Patches(), name, preprocessing or patches.PREPROCESSING, device)
     library, colon, model = name.partition(":")
@@ -60,7 +60,7 @@ def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device
     """An encoder of a module that gives features (n, d) or maps (n, d, h, w) for normalised images (n, 3, size, size)."""
     digest = weights_digest(module.state_dict())
     run = _channels_last(module.eval().requires_grad_(False), device)
-    return Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module)
+    return with_runtime(Encoder(Identity(name, digest, _width(run, preprocessing.size, device, name), preprocessing), run, device, module))
 
 
 def _of_users_module(module: nn.Module, preprocessing: Preprocessing, device: torch.device | str) -> Encoder:
@@ -195,18 +195,5 @@ def _open_export(path: Path, device: torch.device | str) -> tuple[Run, str, nn.M
 
 
 def _open_onnx(path: Path, device: torch.device | str) -> tuple[Run, str, nn.Module | None]:
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ImportError:
-        raise ConfigError(f"{path} needs onnxruntime: pip install 'afaf[onnx]'") from None
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3  # batches are encoded side by side
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    name, fixed = session.get_inputs()[0].name, session.get_inputs()[0].shape[0] == 1
-
-    def run(x: Tensor) -> Tensor:
-        pixels = np.ascontiguousarray(x.cpu().numpy())
-        parts = np.split(pixels, len(pixels)) if fixed else [pixels]
-        return tensor_of(torch.from_numpy(np.concatenate([session.run(None, {name: part})[0] for part in parts])))
-
-    return run, session.get_modelmeta().custom_metadata_map.get("preprocessing", ""), None
+    run, preprocessing = open_onnx(path)
+    return lambda x: tensor_of(run(x)), preprocessing, None

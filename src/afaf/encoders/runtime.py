@@ -1,0 +1,89 @@
+"""Encoders run by ONNX Runtime: files of that kind, and on request the networks of PyTorch, which it runs faster on a CPU.
+
+With AFAF_ENCODER_RUNTIME=onnxruntime a network is exported once, into the cache folder, and used only if its features agree with PyTorch's.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from afaf.encoders.encoder import PIECE, Encoder, Run
+from afaf.encoders.identity import weights_digest
+from afaf.errors import ConfigError, unknown
+from afaf.files import make_folders, write_whole
+from afaf.streams.sources.source import cache_folder
+
+VARIABLE = "AFAF_ENCODER_RUNTIME"
+RUNTIMES = ("torch", "onnxruntime")
+TOLERANCE = 1e-4  # of the largest feature of an image of noise
+
+
+def with_runtime(encoder: Encoder) -> Encoder:
+    """The encoder as it is, or run by ONNX Runtime where the environment asks for that; its identity stays the same."""
+    asked = os.environ.get(VARIABLE) or RUNTIMES[0]
+    if asked not in RUNTIMES:
+        raise ConfigError(unknown(VARIABLE, asked, RUNTIMES))
+    if asked == RUNTIMES[0] or encoder.module is None or encoder.device.type != "cpu":
+        return encoder
+    size, state = encoder.identity.preprocessing.size, encoder.module.state_dict()
+    path = cache_folder() / "encoders" / f"{weights_digest(state)[:32]}-{size}-{torch.__version__}.onnx"
+    if not path.exists():
+        make_folders(path.parent, f"unset {VARIABLE}")
+        write_whole(path, _onnx_of(encoder, size))
+    run = open_onnx(path)[0]
+    faster = Encoder(encoder.identity, run, encoder.device, encoder.module, encoder.threads)
+    noise = np.random.default_rng(0).integers(0, 256, (PIECE, size, size, 3), dtype=np.uint8)
+    expected = encoder.encode(noise)
+    if not float((faster.encode(noise) - expected).abs().max()) <= TOLERANCE * float(expected.abs().max()):
+        raise ConfigError(f"{path}: its features are not those of {encoder.identity.name}: delete it, or unset {VARIABLE}")
+    return faster
+
+
+def _onnx_of(encoder: Encoder, size: int) -> bytes:
+    """The network as PyTorch's own exporter writes it, for batches of any size."""
+    _need("onnxscript")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
+    module = copy.deepcopy(encoder.module).to(memory_format=torch.contiguous_format)  # type: ignore[union-attr, call-overload]
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            shapes: Any = ({0: torch.export.Dim.DYNAMIC},)
+            program = torch.export.export(module.eval(), (torch.zeros(PIECE, 3, size, size),), dynamic_shapes=shapes)
+            written: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+    except Exception as error:  # torch.export has many, and an encoder may be anything
+        raise ConfigError(f"{encoder.identity.name} cannot be run by ONNX Runtime (unset {VARIABLE}): {str(error)[:200]}") from None
+    data: bytes = written.model_proto.SerializeToString()
+    return data
+
+
+def open_onnx(path: Path) -> tuple[Run, str]:
+    """What an ONNX file computes, and its metadata `preprocessing`."""
+    runtime = _need("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3  # batches are encoded side by side
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name, fixed = session.get_inputs()[0].name, session.get_inputs()[0].shape[0] == 1
+
+    def run(x: Tensor) -> Tensor:
+        pixels = np.ascontiguousarray(x.cpu().numpy())
+        parts = np.split(pixels, len(pixels)) if fixed else [pixels]
+        return torch.from_numpy(np.concatenate([session.run(None, {name: part})[0] for part in parts]))
+
+    return run, session.get_modelmeta().custom_metadata_map.get("preprocessing", "")
+
+
+def _need(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise ConfigError(f"ONNX needs {package}: pip install 'afaf[onnx]'") from None
