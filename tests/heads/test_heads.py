@@ -236,3 +236,11 @@ def test_probabilities_do_not_depend_on_the_unit_of_logits(held_out: int) -> Non
     head, trial = solve("lda", taught + held), solve("lda", taught)
     large = Linear(50 * head.weights, 50 * head.bias)
     assert temperature(large, means, trial, unseen) == pytest.approx(50 * temperature(head, means, trial, unseen), rel=1e-6)
+
+
+@pytest.mark.gpu
+def test_sums_of_a_gpu_take_more_classes() -> None:
+    f, y = torch.rand(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
+    here = Sums.of(f[:4], y[:4], 2) + Sums.of(f[4:], y[4:], 3)
+    there = Sums.of(f[:4].cuda(), y[:4].cuda(), 2) + Sums.of(f[4:].cuda(), y[4:].cuda(), 3)
+    assert torch.allclose(here.totals, there.totals.cpu())

@@ -84,9 +84,8 @@ class Sums:
 
     def placed(self, rows: Sequence[int], classes: int) -> Sums:
         """Class i becomes class rows[i] of so many."""
-        return self._by_class(
-            lambda own: own.new_zeros(classes, *own.shape[1:]).index_copy(0, torch.tensor([*rows], dtype=torch.int64), own)
-        )
+        index = torch.tensor([*rows], dtype=torch.int64, device=self.counts.device)
+        return self._by_class(lambda own: own.new_zeros(classes, *own.shape[1:]).index_copy(0, index, own))
 
     def of_class(self, c: int) -> Sums:
         """The sums of the images of a class alone, whose own Gram matrix was kept."""
