@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
 from afaf.network.ledger import ABSENT
 from afaf.network.spec import Layer, NetworkSpec
+from afaf.training.engines import CompactEngine, EagerEngine, Engine, GraphedEngine
 from afaf.training.learner import Learner
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
 from conftest import small_stream
@@ -157,10 +159,10 @@ def test_the_same_seed_gives_the_same_bits(world: World) -> None:
 
 
 @few
-@given(worlds(strict=True))
-def test_under_strict_isolation_old_logits_never_change(world: World) -> None:
+@given(worlds(strict=True), st.sampled_from([EagerEngine(), CompactEngine(), GraphedEngine()]))
+def test_under_strict_isolation_old_logits_never_change(world: World, engine: Engine) -> None:
     """All bits of the logits of the rows that a task left, after every later task: in chains and residual networks, with moving norms."""
-    x = probe(world.spec)
+    world.engine, x = engine, probe(world.spec)
     answers: dict[tuple[int, ...], torch.Tensor] = {}
 
     def watch(learner: Learner, context: TaskContext) -> None:

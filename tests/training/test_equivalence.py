@@ -218,6 +218,31 @@ def test_what_follows_a_step_finds_all_parameters() -> None:
             assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+class Prejudiced(AFAF):
+    """Rewires by importances that it drew before the task, and counts none."""
+
+    name = "prejudiced"
+
+    def start(self, learner: Learner, context: TaskContext, phase: int) -> None:
+        super().start(learner, context, phase)
+        draw = torch.Generator().manual_seed(0)
+        for tensor in [*learner.importance.connections, *learner.importance.neurons.values()]:
+            tensor.copy_(torch.rand(tensor.shape, generator=draw))
+
+    def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:
+        return replace(super().plan(learner, context, phase), importance=False)
+
+
+def test_after_rewiring_the_new_connections_train_also_where_importances_are_not_counted() -> None:
+    sparse = SparseSettings(alloc={"all": 60, "output": 30}, density={"all": 40, "W_1": 100}, fixed={"all": 20, "output": 100}, drop=50)
+    world = world_of(Prejudiced, AFAFOptions(first_reuse=2, l_reuse=2), classes=(2,), sparse=sparse, dtype=torch.float64)
+    eager = numbers(world.learn())
+    for engine in (CompactEngine(), GraphedEngine()):
+        world.engine = engine
+        for a, b in zip(eager, numbers(world.learn()), strict=True):
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
 class Contrast:
     """Cross-entropy, and a term that draws the features of the two views of an image together."""
 

@@ -83,6 +83,7 @@ class Plateau:
 @torch.no_grad()
 def loss_on(learner: Learner, plan: LearningPlan, data: TaskData) -> float:
     """The loss of a plan on images that it does not learn from, in evaluation mode."""
+    data = data.with_views(plan.views)
     network, total = learner.network, torch.zeros((), dtype=torch.float64, device=learner.network.device)
     parameters, neurons = mask_outputs(network.parameters, plan.masked_outputs), feature_neurons(learner, plan)
     for samples in torch.arange(len(data), device=data.device).split(BATCH):

@@ -7,25 +7,36 @@ from math import cos, pi
 
 
 def epochs_until(share: float, epochs: int) -> int:
-    """The number of epochs that make up `share` percent of them; a rest is rounded so that the part after them is rounded down."""
+    """`share` percent of the epochs, rounded up."""
     return epochs - int(epochs * (100 - share) / 100)
 
 
 @dataclass(frozen=True)
-class Constant:
-    """The base rate throughout."""
+class Schedule:
+    """The base of schedules."""
 
-    per_step = False  # whether the rate changes within an epoch
+    per_step = True  # whether the rate changes within an epoch; False saves captured steps from reading it
 
     def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         """The rate of step `step` of `steps` in this epoch; both count from 0."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The base rate throughout."""
+
+    per_step = False
+
+    def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         return lr
 
 
 @dataclass(frozen=True)
-class StepDecay(Constant):
+class StepDecay(Schedule):
     """The rate is divided after each of these shares of the epochs, in percent."""
 
+    per_step = False
     at: tuple[float, ...] = (50.0, 75.0)
     divide_by: float = 10.0
 
@@ -43,17 +54,15 @@ class ReduceOnPlateau(Constant):
 
 
 @dataclass(frozen=True)
-class Cosine(Constant):
+class Cosine(Schedule):
     """From the base rate to 0 along half a cosine, step by step."""
-
-    per_step = True
 
     def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         return lr * (1 + cos(pi * (epoch * steps + step) / (epochs * steps))) / 2
 
 
 @dataclass(frozen=True)
-class OneCycle(Constant):
+class OneCycle(Schedule):
     """Up to the base rate and down again, each along half a cosine, step by step (Smith and Topin, 2018; PyTorch's OneCycleLR).
 
     Momentum is not cycled.
@@ -62,8 +71,6 @@ class OneCycle(Constant):
     warmup: float = 30.0  # percent of the steps until the base rate is reached
     start: float = 25.0  # the first rate is the base rate divided by this,
     end: float = 1e4  # and the last one the first divided by this
-
-    per_step = True
 
     def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         now, last, first_rate = epoch * steps + step, epochs * steps - 1, lr / self.start
@@ -75,6 +82,3 @@ class OneCycle(Constant):
 
 def _along_cosine(begin: float, end: float, share: float) -> float:
     return end + (begin - end) * (1 + cos(pi * share)) / 2
-
-
-Schedule = Constant | StepDecay | ReduceOnPlateau | Cosine | OneCycle

@@ -112,12 +112,18 @@ class DeviceWorkspace(Workspace):
         optimiser.update_together([tensor.detach() for _, tensor, _ in moves], gradients, decayed, buffers, self.coefficients[0])
 
     def _dense_mask(self, name: str, tensor: Tensor, mask: Tensor) -> Tensor:
-        """A mask laid out as its tensor, which kernels for many tensors ask for; without rewiring masks stay as they are."""
+        """A mask laid out as its tensor, which kernels for many tensors ask for."""
         if mask.shape == tensor.shape:
             return mask
         if name not in self.dense_masks:
             self.dense_masks[name] = torch.empty_like(tensor).copy_(mask.expand_as(tensor))
         return self.dense_masks[name]
+
+    def refresh(self) -> None:
+        for name, mask in self.dense_masks.items():
+            l = weight_number(name)
+            if l is not None:
+                mask.copy_(self.moving[l].expand_as(mask))
 
     def _keys_of(self, scope: RngScope) -> Tensor:
         """The dropout key of each layer in this epoch, on the device."""
@@ -244,6 +250,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
 
     def refresh(self) -> None:
         """Copy the weights to the compute weights and list the task's connections anew, in the same memory: their number is constant."""
+        super().refresh()
         self._refresh_compute_weights()
         for l, listed in self.listed.items():
             order = torch.sort(self.moving[l].flatten(), descending=True, stable=True).indices
