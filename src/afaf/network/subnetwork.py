@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 
 from afaf.network.forward import Parameters
-from afaf.network.ledger import reached_back
+from afaf.network.ledger import Neurons, reached_back
 from afaf.network.ops import Norm
 from afaf.network.spec import NetworkSpec
-
-Neurons = dict[int, Tensor]  # group -> indices of neurons
 
 
 def neurons_that_answer(spec: NetworkSpec, parameters: Parameters, rows: Tensor) -> Neurons:
