@@ -51,8 +51,9 @@ def test_owners_never_overlap_and_counts_are_kept(world: World) -> None:
 
 
 @few
-@given(worlds())
+@given(worlds(reuse=True))
 def test_nothing_new_flows_into_a_fixed_neuron(world: World) -> None:
+    """In tasks that reuse, whose candidates may be fixed, and in those before."""
     fixed: dict[int, torch.Tensor] = {}
 
     def remember(learner: Learner, context: TaskContext) -> None:

@@ -162,10 +162,15 @@ def test_a_description_survives_its_file() -> None:
     assert set(describe("alexnet", (3, 32, 32), 7).to_dict()["hidden"][0]) == {"kind", "neurons", "then", "kernel"}  # as ever
 
 
-@pytest.mark.parametrize("network", [describe("resnet10", (3, 8, 8), 6, width=16).hidden, ResNeXt(24, 6, 6, channels=3)])
-def test_a_residual_network_is_learned_saved_and_exported(network: Any, tmp_path: Path) -> None:
+ZOO = [pytest.param(describe(name, (3, 32, 32), 6, width=32).hidden, 32, marks=pytest.mark.slow, id=name) for name in NETWORKS]
+
+
+@pytest.mark.parametrize(
+    ("network", "side"), [(describe("resnet10", (3, 8, 8), 6, width=16).hidden, 8), (ResNeXt(24, 6, 6, channels=3), 8), *ZOO]
+)
+def test_a_network_is_learned_saved_and_exported(network: Any, side: int, tmp_path: Path) -> None:
     """End to end: three tasks, the last of which reuses; the file gives the same bits back, ONNX and torch the same answers."""
-    stream = small_stream([2, 2, 2], per_class=6, channels=3)
+    stream = small_stream([2, 2, 2], per_class=6, channels=3, side=side)
     settings = {"learn": {"epochs": 1, "batch_size": 8}, "method": {"strict": True}}
     setup = set_up(stream.outline, "afaf", settings, network=network)
     learner = learn(setup, stream)

@@ -83,6 +83,7 @@ def test_with_another_network_a_preset_says_only_how_to_learn() -> None:
     preset, other = (set_up(outline, "afaf", tables).config for tables in ({}, {"network": {"name": "small-cnn"}}))
     assert other.learn == preset.learn
     assert (other.sparse, other.method) != (preset.sparse, preset.method)
+    assert (preset.method.norms, other.method.norms) == ("all", "used")
     assert (
         other
         == set_up(

@@ -59,7 +59,7 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
                 few = "no connection" if first == 1 else "fewer connections than it has classes"
                 raise CapacityError(
                     f"task {task} gets {few} in {edge.name} ({between}): "
-                    f"raise sparse.density for {edge.name}, sparse.alloc or network.width"
+                    f"raise sparse.density for it, sparse.alloc or network.width"
                 )
             owned += asked
             pairs = edge.weights // edge.block - (owned - asked)

@@ -89,17 +89,23 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
     Each task gets its share of the last hidden layer, whose neurons are always new, so that connections into it may be dense. Elsewhere
     all tasks draw from the same pairs; of AFAF only those before the first that reuses draw below the cut. Under strict isolation, which
     fixes all of a task's neurons, each task gets its share of every layer, and all of its pairs are new.
+
+    Below the cut norms stand still in a task that reuses, as everything does there, and only norms that a task uses move. So an engine can
+    compute with a part of the network.
     """
+    norms = {"norms": "used"}
     clean = [
         l for l in range(2, spec.E) if spec.cut_below(l) == spec.edge(l).source == spec.edge(l).target - 1 and not spec.edge(l).diagonal
     ]
     l_reuse = max([l for l in clean if 3 * l <= 2 * spec.E] or [2])
     share = min(20.0, 10000 // n_tasks / 100)  # percent, rounded down so that all tasks fit
     density = min(30.0, 120 // n_tasks)
-    of_each = {f"W_{l}": 100.0 for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal}  # the neurons are all new, too
+    diagonal = [f"W_{l}" for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal]  # all neurons are new there, too,
+    reusing = {name: {"1-2": 100.0, "3-": 70.0} for name in diagonal}  # but for AFAF's candidates, which are 30 % of a reusing task's
 
-    def lasting(edges: Iterable[int]) -> dict[str, Any]:
-        return {"density": {} if strict else {f"W_{l}": max(density / min(2, spec.edge(l).groups), at_least(spec.edge(l))) for l in edges}}
+    def lasting(edges: Iterable[int], strictly: Mapping[str, Any]) -> dict[str, Any]:
+        lasts = {f"W_{l}": max(density / min(2, spec.edge(l).groups), at_least(spec.edge(l))) for l in edges}
+        return {"density": strictly if strict else lasts}
 
     def at_least(edge: Edge) -> float:
         """Percent that are one connection, where each neuron has but one."""
@@ -109,13 +115,16 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
     return {
         "sparse": {
             "alloc": {"all": share} if strict else {"conv": 50.0, "fc": 50.0, "output": share},
-            "density": {"conv": DENSE, "fc": DENSE, "output": 70.0, **of_each},
+            "density": {"conv": DENSE, "fc": DENSE, "output": 70.0},
             "fixed": {"conv": share, "fc": share, "output": 100.0},
         },
         "methods": {
-            "afaf": {"method": {"l_reuse": l_reuse, "first_reuse": 3}, "sparse": lasting(l for l in shared if l >= l_reuse)},
-            "spacenet": {"sparse": lasting(shared)},
-            "isolated": {"sparse": lasting(shared), "method": {"share": 10000 // n_tasks / 100}},
+            "afaf": {
+                "method": {"l_reuse": l_reuse, "first_reuse": 3, **norms},
+                "sparse": lasting((l for l in shared if l >= l_reuse), reusing),
+            },
+            "spacenet": {"sparse": lasting(shared, dict.fromkeys(diagonal, 100.0)), "method": norms},
+            "isolated": {"sparse": lasting(shared, dict.fromkeys(diagonal, 100.0)), "method": {"share": 10000 // n_tasks / 100}},
             "packnet": {"method": {"share": 10000 // n_tasks / 100}},
             "ewc": {"method": {"penalty": "proximal"}},  # however strong the paper's strengths are here, they cannot diverge
             "mas": {"method": {"penalty": "proximal"}},
