@@ -58,8 +58,7 @@ def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[
             if asked < (1 if first == 1 else size.alloc[spec.L]):  # a reusing task shares them out among its classes
                 few = "no connection" if first == 1 else "fewer connections than it has classes"
                 raise CapacityError(
-                    f"task {task} gets {few} in {edge.name} ({between}): "
-                    f"raise sparse.density for it, sparse.alloc or network.width"
+                    f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for it, sparse.alloc or network.width"
                 )
             owned += asked
             pairs = edge.weights // edge.block - (owned - asked)
