@@ -23,7 +23,7 @@ from afaf.lifelong.encode_files import FileParts, OnBatch
 from afaf.lifelong.evaluate import Evaluation, evaluate
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
-from afaf.lifelong.model_store import AnyModel, has_encoder, open_encoded, open_model
+from afaf.lifelong.model_store import AnyModel, load_any
 from afaf.runs.device import find_device
 from afaf.streams.own import Unreadable, read_images
 
@@ -38,7 +38,7 @@ def if_unreadable(skip: bool) -> Unreadable:
 
 def open_ready(path: Path, device: str, encoder: str | None = None, cache: Path | None = None) -> AnyModel:
     """The model in a file, ready to answer. `encoder` is where its encoder is now, if not where the model says."""
-    model: AnyModel = open_encoded(path) if has_encoder(path) else open_model(path, find_device(device))
+    model = load_any(path, find_device(device))
     if model.identity is None:
         if encoder is not None or cache is not None:
             raise ConfigError(f"{'--encoder' if encoder else '--cache'}: {path} has no encoder: leave that out")

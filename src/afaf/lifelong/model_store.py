@@ -88,9 +88,9 @@ def _words(path: Path, before: str | None, now: str | None) -> str:
     return f"{kept}. To go on, give the same command again: it begins from the start"
 
 
-def load_any(path: Path) -> AnyModel:
-    """The model in a file, of either kind, on the CPU."""
-    return open_encoded(path) if has_encoder(path) else open_model(path)
+def load_any(path: Path, device: torch.device | str = "cpu") -> AnyModel:
+    """The model in a file, of either kind."""
+    return open_encoded(path) if has_encoder(path) else open_model(path, device)
 
 
 def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo: bool = False) -> None:
