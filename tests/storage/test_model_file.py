@@ -86,7 +86,7 @@ def test_files_that_are_none_of_ours_say_so(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         Model.load(tmp_path / "nothing.safetensors")
     other.write_bytes(b"")
-    with pytest.raises(FileError, match="cut short"):
+    with pytest.raises(FileError, match="truncated"):
         Model.load(other)
     with pytest.raises(FileError, match="folder"):
         Model.load(tmp_path)

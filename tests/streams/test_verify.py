@@ -124,5 +124,5 @@ def test_a_look_is_remembered_until_a_file_changes(tmp_path: Path, cifar: Source
 @pytest.mark.parametrize("notes", ["", "[]", "{", '{"a": 3}', "null"])
 def test_spoiled_notes_cost_only_time(tmp_path: Path, cifar: Source, notes: str) -> None:
     remembered.inspect_anew(cifar, tmp_path)
-    remembered._file().write_text(notes)
+    remembered._note(cifar, tmp_path).write_text(notes)
     assert remembered.inspect_remembered(cifar, tmp_path).state == "verified"

@@ -39,7 +39,7 @@ class SparseCosts(CostModel):
         return 1
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
-        """The size of the sub-network of a task that brings so many classes."""
+        """The size of the sub-network of a task with this many classes."""
         raise NotImplementedError
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:

@@ -69,7 +69,7 @@ class FolderLock:
 
 
 def is_lock(handle: int) -> bool:
-    """Whether an open file is a lock of ours, held or left behind: empty, or with the name of its holder."""
+    """Whether an open file is a lock of afaf, held or left behind: empty, or with the name of its holder."""
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_size > HOLDER_BYTES:
         return False

@@ -59,7 +59,7 @@ def check_replaceable(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EEXIST, f"{kind_of(mode)} is there, which is not replaced; remove it or choose another place")
+            raise OSError(errno.EEXIST, f"{kind_of(mode)} is in its place and is not replaced; remove it or choose another place")
 
 
 @contextlib.contextmanager
@@ -135,9 +135,7 @@ def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force
         if not stat.S_ISREG(mode):
             raise OSError(errno.EEXIST, f"it is {kind_of(mode)}; name a file to write to")
         if not force and not is_ours(path, kind):
-            raise OverwriteError(
-                f"{path} is there, and not a file that this command has written: give --force to replace it, or name another"
-            )
+            raise OverwriteError(f"{path} exists and was not written by this command: give --force to replace it, or name another file")
 
 
 def _is_of(path: Path, given: Path) -> bool:
@@ -177,7 +175,7 @@ def _write_to(path: Path, write: Write) -> None:
                 _write_all(handle, made.read_bytes())
         except OSError as error:
             if error.errno == errno.ENXIO:
-                raise OSError(errno.ENXIO, "nobody reads from this pipe") from error
+                raise OSError(errno.ENXIO, "no process reads from this pipe") from error
             raise
 
 
@@ -242,7 +240,7 @@ def make_folder(path: Path) -> None:
     """Make a folder and sync its name to the disk; a link in its place is an error."""
     with writing(path):
         if path.is_symlink():
-            raise OSError(errno.EEXIST, "a link is there, which is not followed; remove it or choose another place")
+            raise OSError(errno.EEXIST, "a link is in its place and is not followed; remove it or choose another place")
         path.mkdir(exist_ok=True)
         sync(path.parent)
 

@@ -40,7 +40,7 @@ def find_method(name: str) -> type[Method[Any]]:
         try:
             method = points[0].load()
         except Exception as error:
-            raise ConfigError(f"method '{name}' ({points[0].value}) cannot be loaded: {error}; mend or uninstall that package") from error
+            raise ConfigError(f"method '{name}' ({points[0].value}) cannot be loaded: {error}; repair or uninstall that package") from error
     if not (isinstance(method, type) and issubclass(method, Method)):
-        raise ConfigError(f"the entry point '{name}' of group afaf.methods is no subclass of afaf.methods.base.Method")
+        raise ConfigError(f"the entry point '{name}' of group afaf.methods is not a subclass of afaf.methods.base.Method")
     return method

@@ -64,5 +64,5 @@ class Isolated(SpaceNet[IsolatedOptions]):
 
 
 def largest_share(n_tasks: int) -> float:
-    """Percent of a layer that so many tasks can have each, rounded down so that it fits as it is printed."""
+    """The largest share of a layer, in percent, that each of this many tasks can have, rounded down to four digits."""
     return 100 * 10_000 // n_tasks / 10_000

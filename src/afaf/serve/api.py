@@ -83,7 +83,7 @@ async def predict(api: Api, request: Request) -> Response:
 
 @endpoint("GET", "/classes")
 async def classes(api: Api, request: Request) -> Response:
-    """What the model knows, by class and by call; what it confuses; which images wait to be learned; whether a change can be undone."""
+    """The classes and calls of the model, classes that it confuses, images that wait to be learned, and whether a change can be undone."""
     return JSONResponse(api.service.about())
 
 
@@ -170,7 +170,7 @@ async def undo(api: Api, request: Request) -> Response:
 async def model(api: Api, request: Request) -> Response:
     """The model file."""
     api.service.taught()
-    file = await anyio.to_thread.run_sync(open_regular, api.service.path)  # stays what it is if it is replaced meanwhile
+    file = await anyio.to_thread.run_sync(open_regular, api.service.path)  # an open file does not change if it is replaced meanwhile
     size = os.fstat(file.fileno()).st_size
 
     async def parts() -> AsyncIterator[bytes]:

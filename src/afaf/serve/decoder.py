@@ -48,7 +48,7 @@ def end_with_parent() -> None:
 
 
 def decode(data: bytes, reading: Reading, name: str, seconds: float) -> Pixels:
-    """The pixels that a model reads, (height, width, channels); the process dies after so many seconds of processor time."""
+    """The pixels that a model reads, (height, width, channels); the process is killed after `seconds` of processor time."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal, not handled, ends the process
     try:
@@ -88,7 +88,7 @@ class Decoders:
         return ProcessPoolExecutor(1, self.context, _begin)
 
     async def decode(self, data: bytes, reading: Reading, name: str) -> Pixels:
-        """Raises DataError for what is no image, Refused for one that takes too long."""
+        """Raises DataError if it is not an image, Refused if it takes too long."""
         pool = await self.idle.get()
         try:
             return await asyncio.wrap_future(pool.submit(decode, data, reading, name, self.seconds))

@@ -66,7 +66,7 @@ class LearnJob:
 
 
 class Waiting:
-    """Prepared images by class, until the call that learns them, or until nobody has added any for a while."""
+    """Prepared images by class, kept until a call learns them, or until none was added for a while."""
 
     def __init__(self, limits: RequestLimits):
         self.limits, self.images, self.bytes, self.touched = limits, dict[str, list[Pixels]](), 0, 0.0

@@ -35,7 +35,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class LearnTask:
-    """What is to be learned; the images follow, class by class."""
+    """One call of learn; the images follow, class by class."""
 
     path: Path
     before: str | None  # checksum of the model file that the server has

@@ -99,10 +99,10 @@ def _header(file: BinaryIO) -> tuple[About, str | None, list[str]]:
     file.seek(0)
     start = file.read(8)
     if start.startswith(b"PK\x03\x04"):
-        raise ValueError("it is a zip file, as torch.save and NumPy write them, no model of afaf")
+        raise ValueError("it is a zip file, as torch.save and NumPy write them, not a model of afaf")
     length = int.from_bytes(start, "little")
     if size < 8 or length > min(size - 8, HEADER_LIMIT):
-        raise ValueError("it is cut short, or no safetensors file")
+        raise ValueError("it is truncated, or not a safetensors file")
     header = _json(file.read(length))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or "afaf" not in metadata:
@@ -120,12 +120,12 @@ def _json(text: str | bytes) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise ValueError("its header is damaged") from None
     if not isinstance(table, dict):
-        raise ValueError("its header is no table")
+        raise ValueError("its header is not a table")
     return table
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"its header holds {name}, which is no number")
+    raise ValueError(f"its header holds {name}, which is not a number")
 
 
 def _sum(data: bytes, stated: str) -> str:

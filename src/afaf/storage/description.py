@@ -103,13 +103,13 @@ def describe(learner: Learner) -> dict[str, Any]:
         "records": [
             {"task": record.task, "l_reuse": record.l_reuse, "classes": [c.class_id for c in record.classes]} for record in ledger.records
         ],
-        "memory": list(learner.memory),  # in order: sums over what a method keeps must be repeated in the same order
+        "memory": list(learner.memory),  # in order: sums over these tensors are repeated in the same order
     }
 
 
 def _must(fact: bool, what: str) -> None:
     if not fact:
-        raise ValueError(f"its description makes no sense: {what}")
+        raise ValueError(f"its description is not that of a model: {what}")
 
 
 def check_tensors(about: Description, tensors: Tensors, *, within_task: bool = False) -> None:

@@ -34,12 +34,12 @@ class Model:
     life: dict[str, Any] | None = None  # of a model that keeps learning: its labels and settings (lifelong/model.py)
 
     def save(self, path: str | Path) -> None:
-        """Write the model to `path`: whole, or not at all. A file there that is no model of ours is an `OverwriteError`."""
+        """Write the model to `path`: whole, or not at all. A file there that is not a model raises `OverwriteError`."""
         write_output(Path(path), "safetensors", self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Model:
-        """Read a model file; one that is damaged, or makes no sense, is a `FileError`."""
+        """Read a model file; raises `FileError` for one that is damaged or inconsistent."""
         return cls._from(container.read_file(Path(path), check), str(path), torch.device(device))
 
     @classmethod

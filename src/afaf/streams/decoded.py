@@ -27,9 +27,9 @@ ELSEWHERE = "decoded images need room; set XDG_CACHE_HOME to a folder that has i
 
 
 def decode(paths: Sequence[Path], size: int, report: Callable[[list[str]], None]) -> tuple[StoredImages, list[int]]:
-    """The images of these files, `size` x `size` in three channels, and the numbers of the files that could be read.
+    """Return the images of these files, `size` x `size` in three channels, and the indices of the files that could be read.
 
-    `report` is told of the others, and may raise: then nothing is kept.
+    `report` gets the problems of the others. If it raises, nothing is stored.
     """
     folder = cache_folder() / "images"
     place = folder / f"{_key(paths, size)}.npy"
@@ -57,11 +57,9 @@ def _key(paths: Sequence[Path], size: int) -> str:
 
 
 def _opened(place: Path, shape: tuple[int, ...]) -> tuple[NDArray[np.uint8] | None, dict[str, str]]:
-    """The images and the list of those that could not be read; None for a file that is not there, or not whole."""
+    """Return the stored images and the problems of unreadable files; None if the file is missing or incomplete."""
     try:
-        images = np.load(
-            place, mmap_mode="c", allow_pickle=False
-        )  # pages that somebody writes to are copied: torch wants memory it could write to
+        images = np.load(place, mmap_mode="c", allow_pickle=False)  # copy on write: torch expects writable memory
         unreadable = json.loads(read_text(place.with_suffix(".json"), LARGEST_LIST))
     except (OSError, ValueError):
         return None, {}

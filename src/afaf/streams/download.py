@@ -46,7 +46,7 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
     if not source.remotes:
         raise DataError(f"{source.title} needs no download")
     incoming = folder / INCOMING / source.name
-    for place in (incoming.parent, incoming):  # what is in there is deleted in the end
+    for place in (incoming.parent, incoming):  # their contents are deleted at the end
         if place.is_symlink():
             raise WriteError(f"{place} is a link, which downloads do not follow: remove it")
     make_folders(incoming, ELSEWHERE)
@@ -191,7 +191,7 @@ class _Arriving:
 def _fetch(url: str, arriving: _Arriving, remote: Remote, progress: Progress) -> None:
     """Send one request: for the rest of the file if a part has arrived, else for all of it."""
     if arriving.size and arriving.version() is None and remote.md5 is None:
-        arriving.discard()  # without version and checksum, nobody could tell whether the two parts belong together
+        arriving.discard()  # without a version or checksum, the two parts may be of different files
     start = arriving.size
     headers = {"User-Agent": "afaf", "Accept-Encoding": "identity"}
     if start:

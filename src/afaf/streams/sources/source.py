@@ -97,7 +97,7 @@ class Source:
         return next((folder / place for place in self.places if (folder / place).exists()), None)
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the dataset's files that are there, sorted."""
+        """Return the files of the dataset that exist, sorted."""
         place = self.place(folder)
         return [] if place is None else [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
 

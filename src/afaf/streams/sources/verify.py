@@ -1,4 +1,4 @@
-"""Check that images are the published ones, by SHA-256 of the decoded pixels, whatever the file format.
+"""Check that images are the published ones, by SHA-256 of the decoded pixels, independent of the file format.
 
 The digest of a class, "train/cat" in digests.json, is that of the sorted SHA-256s of its images: it does not depend on their order, nor on
 other classes, so that a copy without some classes can be verified.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,27 +129,30 @@ def inspect(source: Source, folder: Path) -> Inspection:
 
 def inspect_remembered(source: Source, folder: Path) -> Inspection:
     """Return the last inspection if the files have not changed, else a new one."""
-    entry = _read().get(_where(source, folder))
-    if entry is not None and entry.get("files") == _fingerprint(source, folder):
-        try:
-            fields = entry["found"]
+    try:
+        note = json.loads(read_bytes(_note(source, folder), TEXT_LIMIT))
+        if note["files"] == _fingerprint(source, folder):
+            fields = note["inspection"]
             return Inspection(**{**fields, "skipped": tuple(fields["skipped"])})
-        except (KeyError, TypeError):  # written by another version
-            pass
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # missing, damaged, or written by another version
+        pass
     return inspect_anew(source, folder)
 
 
 def inspect_anew(source: Source, folder: Path) -> Inspection:
     """Inspect the files and cache the result."""
-    files = _fingerprint(source, folder)
+    files, path = _fingerprint(source, folder), _note(source, folder)
     inspection = inspect(source, folder)
     if files is not None:
-        _write({**_read(), _where(source, folder): {"files": files, "found": asdict(inspection)}})
+        with contextlib.suppress(WriteError):  # works without a cache too
+            make_folders(path.parent)
+            write_whole(path, json.dumps({"files": files, "inspection": asdict(inspection)}).encode())
     return inspection
 
 
-def _where(source: Source, folder: Path) -> str:
-    return f"{source.name} in {folder.resolve()}"
+def _note(source: Source, folder: Path) -> Path:
+    where = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    return cache_folder() / "inspections" / f"{source.name}-{where[:16]}.json"
 
 
 def _fingerprint(source: Source, folder: Path) -> str | None:
@@ -157,21 +161,3 @@ def _fingerprint(source: Source, folder: Path) -> str | None:
         return None
     seen = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files(folder)]
     return hashlib.sha256(repr((seen, sorted(source.digests.items()))).encode()).hexdigest()
-
-
-def _file() -> Path:
-    return cache_folder() / "inspections.json"
-
-
-def _read() -> dict[str, Any]:
-    try:
-        notes = json.loads(read_bytes(_file(), TEXT_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return notes if isinstance(notes, dict) else {}
-
-
-def _write(notes: dict[str, Any]) -> None:
-    with contextlib.suppress(WriteError):  # works without a cache too
-        make_folders(_file().parent)
-        write_whole(_file(), json.dumps(notes).encode())
