@@ -171,6 +171,12 @@ def test_the_first_tasks_activations_serve_all_tasks(network: str) -> None:
     assert results.params == costs.params
 
 
+def test_one_held_out_image_of_one_class_is_enough() -> None:
+    results = afaf.run(small_stream([1, 2], per_class=3), "spacenet", device="cpu", settings={**QUICK, **ON, "parts.rotations": False})
+    assert results.model is not None
+    assert bool(results.model.learner.memory["router/spread"].isfinite().all())
+
+
 def test_activations_need_neurons_that_never_change() -> None:
     with pytest.raises(ConfigError, match=r"parts\.activations"):
         afaf.run(stream(), "spacenet", device="cpu", settings={**QUICK, **ON, "parts.activations": True})

@@ -89,7 +89,8 @@ class Router:
         logits, labels = torch.cat([predict(x) for x, _ in parts]), torch.cat([y for _, y in parts])
         head = torch.cat([head_of(x) for x, _ in parts])
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
-        spread = logits[:, own].std().double().cpu().clamp(min=1e-6).reshape(1)
+        values = logits[:, own].double().cpu()
+        spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
         memory[f"{MEMORY}/spread"] = torch.cat([memory.get(f"{MEMORY}/spread", spread[:0]), spread])
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         found = torch.stack([_likelihood(scaled + weight * head, labels) for weight in WEIGHTS])
