@@ -22,7 +22,7 @@ from afaf.heads.lda import shrunk_factor
 from afaf.heads.sums import Linear, Sums, exact
 from afaf.randomness import generator
 
-ENOUGH = 10  # held-out images from which it is told what is none of these
+ENOUGH = 10  # with fewer held-out images there is no threshold for "none of these"
 TYPICAL = 0.08  # temperature, in units of the mean margin between classes, that is known without any held-out image
 WORTH = 10  # held-out images that the typical temperature counts for
 DRAWS = 2048  # fewer if there are many classes

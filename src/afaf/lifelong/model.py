@@ -157,7 +157,7 @@ class Lifelong(LearnedModel):
         return spelled_out(self._outline_for(kept), kept, self.config)
 
     def decided(self, settings: LifelongSettings) -> LifelongSettings:
-        """What these settings would have come to, had it been begun with them: to be held against `made_with`."""
+        """These settings with all defaults filled in as for a new model; compared with `made_with`."""
         outline = self._outline_for(settings)
         config = config_of(outline, settings)
         return spelled_out(outline, replace(settings, epochs=epochs_of_every_task(outline, settings, config)), config)

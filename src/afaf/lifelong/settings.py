@@ -80,7 +80,7 @@ def config_of(outline: Outline, settings: LifelongSettings) -> Config:
 
 
 def epochs_of_every_task(outline: Outline, settings: LifelongSettings, config: Config) -> int | None:
-    """None: each task's by its images, for nobody said how many."""
+    """None: chosen for each task from its number of images."""
     by_images = settings.epochs is None and config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
     return None if by_images else config.learn.epochs
 

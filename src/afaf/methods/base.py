@@ -39,7 +39,7 @@ class Method(CostModel, Generic[O]):
     """The base of all methods. A subclass sets `name`, `summary` and `Options`, and implements `start`, `plan` and `finish`.
 
     `start` may change the learner; `plan` only reads it, so that an interrupted task can be planned again; `finish` ends the task.
-    A method with several phases (train, prune, retrain) is asked for each phase in turn.
+    A method with several phases (PackNet: train; prune and retrain) is asked for each phase in turn.
     """
 
     options: O

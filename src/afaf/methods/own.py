@@ -23,7 +23,7 @@ def own_norms(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor])
 
 
 def own_biases(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor], norms: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Those of the task's own neurons, from l_reuse on. Directly before a norm that trains (`norms`), a bias changes nothing."""
+    """Those of the task's own neurons, from l_reuse on, but for biases directly before a norm that trains: it subtracts them."""
     targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
     before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
     return {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}

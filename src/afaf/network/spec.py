@@ -213,7 +213,10 @@ class NetworkSpec:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each layer is reached from the one before alone, by a product that shifts nothing: what the CUDA kernels compute."""
+        """Whether each layer follows from the one before alone, convolutions having stride 1, no padding and no groups.
+
+        These are the networks that the CUDA kernels support.
+        """
         return all(edge.source == edge.target - 1 and edge.product.plain for edge in self.edges) and self.E == self.L - 1
 
     def groups_from(self, l: int) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class Job:
     start: RunState | None = None  # begin from this state instead of the first task
     until: int | None = None  # stop after this many tasks, as a run that is asked to stop
     snapshot_after: int | None = None  # after this many tasks, emit a StateReached event; only without a run folder
-    tag: Any = None  # for the caller; nothing else reads it
+    tag: Any = None  # what the caller knows the job by; displays print it
     network: nn.Module | tuple[Layer, ...] | None = None  # instead of the network that the settings name
 
     def __str__(self) -> str:

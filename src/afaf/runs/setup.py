@@ -1,4 +1,4 @@
-"""A run before its data is read: method, settings and network, built and checked together."""
+"""A run before anything is learned: method, settings and network, built and checked together, without images."""
 
 from __future__ import annotations
 

@@ -111,7 +111,10 @@ def _free_beside_candidates(
 
 
 def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = None, drawn: Neurons | None = None) -> Tensor:
-    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error. `drawn` are those of others."""
+    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error.
+
+    `drawn` are the neurons drawn for other layers: a grouped convolution joins them only within its groups.
+    """
     free = request.ledger.free_neurons(l).cpu()
     if excluding is not None:
         free = _without(free, excluding)

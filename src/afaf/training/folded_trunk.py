@@ -92,7 +92,7 @@ def of_constant(operations: Operations, value: Tensor, norm: Norm | None) -> Ten
 
 
 def round_to(spec: NetworkSpec, l: int, device: torch.device) -> int:
-    """The number of which a layer's number of neurons should be a multiple."""
+    """Layer sizes are padded to a multiple of this."""
     if spec.layer(l).size < WORTH_ROUNDING:
         return 1
     if device.type != "cuda":

@@ -8,7 +8,7 @@ a(g) = g^2 or |g| and N images:
 
 `batch` is what FACIL computes (the paper's strengths belong to it): one more epoch in training mode, augmented images, dropout and batch
 statistics included. Gradients of different images cancel within a batch, so squared it is up to |B| times smaller than `per-sample`, the
-textbook definition, which takes un-augmented images in evaluation mode. Parameters are those of `named.protected`.
+textbook definition, which takes un-augmented images in evaluation mode. Parameters are those of `named.protected_parameters`.
 """
 
 from __future__ import annotations

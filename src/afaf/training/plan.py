@@ -53,12 +53,12 @@ class LearningPlan:
     biases: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> 1 where a bias trains (absent: none)
     norms: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gain and shift train (absent: none)
     norm_moves: bool = True  # use batch statistics and update the running ones
-    norm_neurons: dict[int, Tensor] | None = None  # layer -> 1 for neurons to which norm_moves applies (None: all); others use running ones
+    norm_neurons: dict[int, Tensor] | None = None  # layer -> 1 where batch statistics are used and running ones updated (None: all)
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     masked_outputs: Tensor | None = None  # output rows whose weights count as 0 in this task; only their biases enter the loss
     logits_only: bool = False  # the loss reads logits, labels and features only, see `part_suffices`
     features: bool = False  # it reads `Step.features`
-    views: int = 1  # of each image in a batch, which counts them: next to each other, each with a crop of its own
+    views: int = 1  # how often each image is in a batch, each time with a crop of its own; `batch_size` counts all of them
     importance: bool = False  # accumulate the importance of connections and neurons
     rewire: Rewire | None = None  # called after every epoch but the last,
     rewire_until: float = 100.0  # percent of the epochs
@@ -120,3 +120,5 @@ class LearningPlan:
             for l, mask in masks.items():
                 if l not in sizes or mask.shape != (sizes[l],):
                     raise ValueError(f"plan.{name}[{l}] has shape {tuple(mask.shape)}; layers and sizes are {sizes}")
+        if self.norm_neurons is not None and not self.norms.keys() <= self.norm_neurons.keys():
+            raise ValueError("plan.norms has layers that plan.norm_neurons lacks: a norm that trains uses batch statistics")

@@ -37,7 +37,7 @@ class PrecisionFlags:
 
     @contextlib.contextmanager
     def set(self, name: Precision, device: torch.device) -> Iterator[None]:
-        """fp32: none; tf32 and bf16: those of matrices and convolutions, to 19 bits. And only kernels that repeat themselves."""
+        """tf32 and bf16: fp32 matrix products and convolutions are rounded to 19 bits. Always: deterministic kernels only."""
         rounded, outer = name != "fp32", getattr(self.mine, "rounded", None)
         if device.type != "cuda" or outer is not None:
             assert outer in (None, rounded), "a run has one precision"

@@ -66,7 +66,7 @@ class Workspace:
 
     @property
     def value_bytes(self) -> int:
-        """Of a neuron's value between layers."""
+        """Bytes of one activation."""
         return self.parameters.weights[-1].element_size()
 
     def images(self, data: TaskData, samples: Tensor, scope: RngScope) -> Tensor:
@@ -103,7 +103,7 @@ class Workspace:
         )
 
     def masked(self, parameters: Parameters) -> Parameters:
-        """The parameters as the task sees them, other tasks' output rows masked; where only its own rows are gathered, nothing is to do."""
+        """The parameters with other tasks' output rows masked; unchanged if only the task's own rows were gathered."""
         return parameters if self.rows is not None else mask_outputs(parameters, self.plan.masked_outputs)
 
     def as_read(self, leaves: Parameters) -> Parameters:

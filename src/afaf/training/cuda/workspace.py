@@ -278,7 +278,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return self._mode(self._keys_of(scope), samples)
 
     def folded_trunk(self) -> FoldedTrunk:
-        """All of it, as the kernels lay it out."""
+        """The trunk unfolded: the kernels need all of it, in the layout of the compute weights."""
         return FoldedTrunk(self.as_read(self.parameters), self.neurons)
 
     def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
@@ -340,7 +340,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
 
     @torch.no_grad()
     def learn(self, l: int, above: Tensor, h: Tensor) -> None:
-        """`move`, with the gradient computed on the way: for connections of one weight."""
+        """Like `move`, but the kernel computes the gradient, too. Only where a connection has one weight."""
         learn(above, h, self.parameters.weights[l - 1], self.compute_weights[l - 1], self.moving[l], self.current, self._importance(l))
 
     def move_of(self, l: int) -> Move:
@@ -384,6 +384,6 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
 
 
 def _is_positive(layer: NeuronLayer) -> bool:
-    """Whether a kernel does the layer's ReLU, and leaves operations to others that may do it again."""
+    """Whether one kernel applies the layer's ReLU and other operations follow; a second ReLU there changes nothing."""
     kernel, _ = fuse(layer.ops, FusedKernel())
     return kernel.relu and (kernel.norm or kernel.dropout > 0)

@@ -166,7 +166,7 @@ def first_conv(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def first_conv_backward(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, grad_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """From the gradient of what `look` gave: that of the weights, (maps, channels, block), and of the biases. In single precision."""
+    """From the gradient of what `first_conv` gave: that of the weights, (maps, channels, block), and of the biases. In single precision."""
     shape, size = _look_shape(images, weight)
     maps, channels, block = weight.shape
     tile, values = _tiles(weight)
