@@ -45,7 +45,7 @@ class Ranked:
 
     A weight into a norm that undoes it has a gradient of 0 up to rounding, in which engines differ: importances of 1e-45 beside 1e-5.
     Rewiring cannot count small importances as 0 instead: on the paper's network, in single precision, those that it ranks are as small as
-    3e-16 of the largest, and products of two as 1e-21, without being rounding errors.
+    3e-16 of the largest, and products of two as 1e-21, so that any threshold might change what the paper's runs drop.
     """
 
     def __init__(self) -> None:
