@@ -155,7 +155,7 @@ class Killing(Finetune):
 
 
 def test_a_task_that_would_get_no_connection_is_refused() -> None:
-    with pytest.raises(CapacityError, match=r"task 1 gets no connection in W_2 .* raise sparse\.density for W_2"):
+    with pytest.raises(CapacityError, match=r"W_2.*sparse\.density"):
         afaf.costs("split-digits", "afaf", settings={"sparse.density.W_2": 0.001})
     with pytest.raises(CapacityError, match=r"task 3 gets fewer connections than it has classes in W_2"):
         afaf.costs("split-digits", "afaf", settings={"sparse.density.W_2": {"1-2": 30, "3-5": 0.001}})
