@@ -33,7 +33,14 @@ from afaf.training.task_data import TaskData
 from benchmarks.provenance import write_results
 
 Features = Callable[[Tensor], Tensor]
-BASE = ["network.name=resnet18", "parts.router=none", "parts.mirror=false", "run.validation=0.1", "run.evaluate_on=validation"]
+BASE = [
+    "network.name=resnet18",
+    "parts.router=none",
+    "parts.activations=false",
+    "parts.mirror=false",
+    "run.validation=0.1",
+    "run.evaluate_on=validation",
+]
 
 
 def main() -> None:

@@ -153,19 +153,20 @@ def test_a_patch_larger_than_the_images_is_refused() -> None:
         afaf.run(stream(), "afaf", settings={"parts.router": "ridge", "parts.patch": 9})
 
 
-@pytest.mark.parametrize("network", ["mlp", "resnet10"])
-def test_the_first_tasks_activations_serve_all_tasks(network: str) -> None:
+@pytest.mark.parametrize(("network", "method"), [("mlp", "spacenet"), ("resnet10", "spacenet"), ("mlp", "isolated")])
+def test_the_first_tasks_activations_serve_all_tasks(network: str, method: str) -> None:
     """Features of an image are the same bits before and after the second task, and what is kept is what the costs say."""
     settings = {**QUICK, **ON, "network.name": network, "method.strict": True, "parts.activations": True, "network.outputs": "grown"}
     settings |= {"network.width": 12 if network == "resnet10" else 60, "sparse.alloc": 30, "sparse.density": 100}
+    settings |= {"method.share": 40} if method == "isolated" else {}
     features, x = [], torch.randn(4, 1, 8, 8)
     for tasks in (1, 2):
-        results = afaf.run(stream()[:tasks], "spacenet", device="cpu", settings=settings)
+        results = afaf.run(stream()[:tasks], method, device="cpu", settings=settings)
         assert results.model is not None
         features.append(first_task_activations(results.model.learner)(x))
     assert torch.equal(features[0], features[1])
     assert torch.allclose(features[0].norm(dim=1), torch.ones(4))
-    costs = costs_of(Job(stream()[:2], "spacenet", settings=settings))
+    costs = costs_of(Job(stream()[:2], method, settings=settings))
     memory = results.model.learner.memory
     assert sum(tensor.nbytes for name, tensor in memory.items() if name.startswith("router/")) == costs.kept["router: Gram matrix and sums"]
     assert results.params == costs.params

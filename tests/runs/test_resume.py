@@ -14,6 +14,7 @@ import pytest
 import afaf
 from afaf.doctor import examine
 from afaf.errors import ConfigError, DataError, RunError, StoppedError
+from afaf.methods.afaf import AFAFOptions
 from afaf.methods.finetune import Finetune
 from afaf.runs import runner
 from afaf.runs.events import EpochEnded, Event, Warned
@@ -238,6 +239,7 @@ def test_the_same_command_again_takes_what_may_change_from_its_settings(tmp_path
     assert results.model is not None
     assert results.model.config["evaluate"]["batch_size"] == 7
     assert results.model.config["run"]["chunk"] == 1
+    assert results.R == run(Job(stream(), "afaf", device="cpu", settings=QUICK)).R
 
 
 def test_one_changed_image_among_many_is_noticed(tmp_path: Path) -> None:
@@ -257,20 +259,21 @@ def test_a_run_begun_with_a_digest_of_some_images_is_resumed(tmp_path: Path, mon
     assert len(resume(tmp_path / "run", stream=stream()).R) == 3
 
 
-def test_a_run_older_than_a_setting_is_the_one_asked_for(tmp_path: Path) -> None:
+OLDER = [("learn", "optimiser"), ("sparse", "rewire_until"), ("parts", "contrastive"), ("evaluate", "task_il"), ("method", "biases")]
+
+
+@pytest.mark.parametrize(("section", "name"), OLDER)
+def test_a_run_older_than_a_setting_is_the_one_asked_for(section: str, name: str, tmp_path: Path) -> None:
     """What the setting's default says is what the run did; any other value is another run."""
     stopped(tmp_path / "run", 2)
     about = json.loads((tmp_path / "run" / "config.json").read_text())
-    asked = {"config": {"learn": dict(about["config"]["learn"]), "sparse": dict(about["config"]["sparse"])}, "stream": about["stream"]}
-    for section, name in (("learn", "optimiser"), ("learn", "step_at"), ("sparse", "rewire_until")):
-        del about["config"][section][name]
+    asked = {key: about[key] for key in ("stream", "method", "seed")} | {"config": json.loads(json.dumps(about["config"]))}
+    del about["config"][section][name]
     (tmp_path / "run" / "config.json").write_text(json.dumps(about))
-    others = {"method": about["method"], "seed": about["seed"]}
-    asked["config"] = {**about["config"], **asked["config"]}
-    _refuse_another(tmp_path / "run", {**asked, **others})
-    asked["config"]["learn"]["optimiser"] = "adamw"
-    with pytest.raises(RunError, match=r"learn\.optimiser"):
-        _refuse_another(tmp_path / "run", {**asked, **others})
+    _refuse_another(tmp_path / "run", asked, AFAFOptions)
+    asked["config"][section][name] = "another"
+    with pytest.raises(RunError, match=rf"{section}\.{name}"):
+        _refuse_another(tmp_path / "run", asked, AFAFOptions)
 
 
 def edit(folder: Path, *, top: dict[str, Any] | None = None, **sections: dict[str, Any]) -> None:

@@ -28,6 +28,12 @@ def activation_count(spec: NetworkSpec, neurons: Mapping[int, int]) -> int:
     return sum(neurons[spec.layer(l).group] for l in layers_read(spec))
 
 
+def activation_flops(spec: NetworkSpec, neurons: Mapping[int, int]) -> int:
+    """Of the pass through so many neurons of each group that gives the features of an image."""
+    pairs = [edge.pairs(neurons[edge.source_group], neurons[edge.target_group]) for edge in spec.edges[:-1]]
+    return sum(2 * count * edge.block * edge.positions for count, edge in zip(pairs, spec.edges, strict=False))
+
+
 def first_task_activations(learner: Learner) -> Callable[[Tensor], Tensor]:
     """A function from images to features (n, d): each layer's, and all together, have length 1; the square root evens them out."""
     spec, device = learner.network.spec, learner.network.device

@@ -109,7 +109,7 @@ class Router:
         activations = first_task_activations(learner)
         return lambda x: torch.cat([patch_features(x, filters, biases), activations(x)], 1)
 
-    # Costs; `activations` is the number of features from the first task's neurons, which the network computes anyway.
+    # Costs; `activations` is the number of features from the first task's neurons.
 
     def params(self, channels: int, classes: int, activations: int = 0) -> int:
         return self.filters * channels * self.patch**2 + (feature_count(self.filters) + activations) * classes

@@ -54,6 +54,10 @@ class Method(CostModel, Generic[O]):
         """Whether all neurons that a task uses are fixed with it, norms included: then its logits never change."""
         return False
 
+    def first_neurons(self, spec: NetworkSpec, n_classes: int) -> dict[int, int]:
+        """How many neurons of each group the first task gets; empty for a method without sub-networks."""
+        return {}
+
     def __init__(self, options: O, settings: Settings):
         self.options, self.settings = options, settings
 

@@ -67,9 +67,8 @@ class SpaceNet(SparseMethod[S]):
             norm_neurons = {layer: used.to(network.dtype) for layer, used in used_norms(network.spec, ledger, record).items()}
             norms = {layer: unfixed[layer] * used for layer, used in norm_neurons.items()}
         rewire = self._rewire(learner, context.task)
-        biases = own_biases(network.spec, record, unfixed, norms)
-        if options.biases == "unfixed":
-            biases = {l: unfixed[edge.target] for l, edge in enumerate(network.spec.edges[:-1], 1)}
+        of_unfixed = {l: unfixed[edge.target] for l, edge in enumerate(network.spec.edges[:-1], 1)}
+        biases = of_unfixed if options.biases == "unfixed" else own_biases(network.spec, record, unfixed, norms)
         own_rows = row_mask(learner, context.classes)
         return self._plan(
             learner,

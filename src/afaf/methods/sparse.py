@@ -59,6 +59,9 @@ class SparseMethod(SparseCosts, Method[S]):
         asked = sizes(spec, sparse.alloc, sparse.density, fixed, task, n_classes)
         return replace(asked, fixed={s: asked.alloc[s] for s in spec.hidden_groups}) if self.strict else asked
 
+    def first_neurons(self, spec: NetworkSpec, n_classes: int) -> dict[int, int]:
+        return self.sizes_of(spec, 1, n_classes).alloc
+
     @property
     def strict(self) -> bool:
         return self.options.strict

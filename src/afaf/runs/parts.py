@@ -16,7 +16,7 @@ import torch
 from afaf.bounds import Count, NotNegative, Within
 from afaf.costing.predict import Costs
 from afaf.errors import ConfigError
-from afaf.evaluation.activations import activation_count
+from afaf.evaluation.activations import activation_count, activation_flops
 from afaf.evaluation.router import Router
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
 from afaf.methods.base import Predictor
@@ -47,6 +47,8 @@ class PartsSettings:
         """Refuse parts that such inputs cannot have, or a method that is not strict."""
         if self.activations and not strict:
             raise ConfigError("parts.activations needs neurons that never change: set method.strict=true, or parts.activations=false")
+        if self.activations and self.router == "none":
+            raise ConfigError("parts.activations are read by a router: set parts.router=ridge, or parts.activations=false")
         if self.rotations and (len(shape) != 3 or shape[1] != shape[2]):
             raise ConfigError(f"parts.rotations needs square images; this stream brings inputs of shape {shape}: set parts.rotations=false")
         if self.mirror and len(shape) != 3:
@@ -80,6 +82,7 @@ class PartsSettings:
             params += router.params(spec.input_shape[0], n, activations)
             kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline), activations)
             inference += router.flops(spec.input_shape, n, activations)
+            inference += activation_flops(spec, neurons) if self.activations else 0
         return replace(
             costs,
             params=params,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
 from afaf.runs.checkpoint import changed_settings
-from afaf.runs.config import Config, NetworkSettings, RunSettings, StreamSettings, Table, merge
+from afaf.runs.config import Config, RunSettings, Table, merge
 from afaf.runs.device import device_name, find_device
 from afaf.runs.events import OnEvent, Warned, ignore
 from afaf.runs.folder import FREE, RunFolder, began_with, flat, read_json, read_results
@@ -30,7 +32,6 @@ from afaf.runs.runner import Run, is_same_data
 from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
-from afaf.training.settings import LearnSettings, SparseSettings
 
 
 def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
@@ -44,7 +45,8 @@ def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | Non
     job.check()
     stream = stream or job.open()
     setup = set_up(stream.outline, job.method_class, *job.tables, network=job.network)
-    _refuse_another(out, {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()})
+    asked = {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()}
+    _refuse_another(out, asked, setup.method.Options)
     device = None if job.device == "auto" else job.device
     method = None if isinstance(job.method, str) else job.method
     finished = (out / "results.json").exists()  # then settings change nothing
@@ -137,12 +139,12 @@ def _restore(run: Run, folder: RunFolder) -> None:
     folder.log({"event": "resumed", "position": asdict(run.position), "passed_over": skipped})
 
 
-def _refuse_another(out: Path, asked: Table) -> None:
+def _refuse_another(out: Path, asked: Table, options: type[Any]) -> None:
     """Raise RunError if the folder's run differs in anything that its results depend on."""
     about = read_json(out / "config.json")
     here, stored = began_with(json.loads(json.dumps(asked))), began_with({name: about.get(name) for name in asked})
     if isinstance(about.get("config"), dict):
-        stored = flat(_newer_settings(about["config"])) | stored
+        stored = flat(_newer_settings(about["config"], options)) | stored
     here["stream"], stored["stream"] = _known_by(asked["stream"]), _known_by(str(about.get("stream")))
     for name in dict.fromkeys([*here, *stored]):
         if stored.get(name) != here.get(name):
@@ -152,14 +154,20 @@ def _refuse_another(out: Path, asked: Table) -> None:
             )
 
 
-def _newer_settings(stored: Mapping[str, Any]) -> Table:
-    """The defaults of the settings of `learn`, `sparse`, `network` and `stream` that a stored configuration does not have."""
-    kinds = (("learn", LearnSettings), ("sparse", SparseSettings), ("network", NetworkSettings), ("stream", StreamSettings))
-    defaults = json.loads(json.dumps({name: vars(kind()) for name, kind in kinds}))
-    return {
-        section: {name: value for name, value in values.items() if name not in stored.get(section, {})}
-        for section, values in defaults.items()
-    }
+def _newer_settings(stored: Mapping[str, Any], options: type[Any]) -> Table:
+    """The defaults of the settings that a stored configuration does not have; `options` is the type of the section `method`."""
+    kinds = {**typing.get_type_hints(Config), "method": options}
+    newer = {section: _defaults(kind, stored.get(section, {})) for section, kind in kinds.items()}
+    found: Table = json.loads(json.dumps(newer))
+    return found
+
+
+def _defaults(kind: type[Any], given: Mapping[str, Any]) -> Table:
+    """The defaults of a section's settings, but for those that are given and those without one."""
+    fields = [field for field in dataclasses.fields(kind) if field.name not in given]
+    values = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    made = {field.name: field.default_factory() for field in fields if field.default_factory is not dataclasses.MISSING}
+    return {**values, **made}
 
 
 def _known_by(stream: str) -> str:

@@ -255,9 +255,9 @@ class Run:
 
     def _score(self, task: Task, general: Predictor) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
-        known = self.method.predictor(self.learner, task.number)
+        unknown, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
         predict = self.parts.predictor(self.learner, general)
-        predict_task = None if known is self.learner.network else self.parts.predictor(self.learner, known)
+        predict_task = None if known is unknown else self.parts.predictor(self.learner, known)
         return score_task(predict, feed, task.classes, self.learner.seen_classes, self.config.evaluate, predict_task)
 
     def _feed(self, parts: list[Any]) -> TaskData:

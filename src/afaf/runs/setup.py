@@ -19,7 +19,6 @@ from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
 from afaf.runs.presets import with_presets
 from afaf.streams.tasks import Outline, Stream
-from afaf.subnets.sizes import sizes
 from afaf.training.named import state_dict
 
 
@@ -78,6 +77,5 @@ def costs_of(job: Job) -> Costs:
     outline = job.outline()
     setup = set_up(outline, job.method_class, *job.tables, network=job.network)
     parts, outputs = setup.config.parts, setup.config.parts.outputs(outline)
-    sparse = setup.config.sparse
-    first = sizes(setup.spec, sparse.alloc, sparse.density, sparse.fixed, 1, outputs.classes_per_task[0]).alloc if parts.activations else {}
+    first = setup.method.first_neurons(setup.spec, outputs.classes_per_task[0]) if parts.activations else {}
     return parts.add_costs(predict_costs(setup.spec, outputs, setup.method), setup.spec, outline, first)

@@ -29,7 +29,7 @@ from afaf.training.optimisers import Coefficients
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import PRECISION, Precision
 from afaf.training.report import EpochReport, OnEpoch, Tally
-from afaf.training.step import Workspace, start_optimiser, take_step
+from afaf.training.step import Workspace, feature_neurons, start_optimiser, take_step
 from afaf.training.task_data import RngScope, TaskData
 
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
@@ -100,6 +100,8 @@ def _marked(learner: Learner, plan: LearningPlan) -> dict[int, Tensor]:
     whole = {1} | {spec.layer(layer).group for layer in spec.normed_layers if plan.needs_whole(layer)}
     marked = {s: torch.full((spec.layer(s).size,), s in whole, device=learner.network.device) for s in spec.groups}
     marked[spec.L] = torch.ones_like(marked[spec.L]) if plan.masked_outputs is None else ~plan.masked_outputs
+    if (read := feature_neurons(learner, plan)) is not None:
+        marked[spec.last_hidden][read] = True
     return marked
 
 

@@ -78,10 +78,12 @@ class SupervisedContrastive:
 
     def __call__(self, step: Step) -> Tensor:
         assert step.features is not None, "plan.features is set"
-        z = F.normalize(step.features.to(step.logits.dtype))
-        similarity, itself = z @ z.T / self.temperature, torch.eye(len(z), dtype=torch.bool, device=z.device)
+        with torch.autocast(step.features.device.type, enabled=False):  # similarities are divided by a small temperature
+            z = F.normalize(step.features.to(step.logits.dtype))
+            similarity = z @ z.T / self.temperature
+        itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
         log_share = similarity - similarity.masked_fill(itself, -1e9).logsumexp(1, keepdim=True)
-        alike = (step.labels[:, None] == step.labels) & ~itself
+        alike = (step.labels[:, None] == step.labels) & (step.labels >= 0) & ~itself  # images of no class are not alike
         return self.strength * (-(log_share * alike).sum(1) / alike.sum(1).clamp(min=1)).mean()
 
 

@@ -93,9 +93,12 @@ class TaskData:
 
     def with_views(self, views: int) -> TaskData:
         """The same images, each so many times in a row, with crops and flips of its own each time."""
+        if views == 1:
+            return self
+        assert self.views == 1, "views of views"
         data = copy(self)
         data.views, data.labels = views, self.labels.view(-1, self.rotations).repeat_interleave(views, 0).flatten()
-        return self if views == 1 else data
+        return data
 
     def __len__(self) -> int:
         return len(self.labels)
