@@ -252,6 +252,18 @@ def test_all_rows_of_a_removed_class_are_gone(turned: tuple[Lifelong, NDArray[An
     assert rest.remove("d")  # the last class of its task
 
 
+def test_the_neurons_that_the_router_reads_stay_when_the_first_task_is_removed(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
+    _, x, labels = turned
+    options = {"parts.patch": 3, "parts.filters": 8, "parts.activations": True, "method.strict": True}
+    settings = LifelongSettings(method="afaf-plus", max_tasks=3, epochs=2, settings=options)
+    model = Lifelong.begin(x[:32], labels[:32], settings, torch.device("cpu")).learn(x[:32], labels[:32]).learn(x[32:48], labels[32:48])
+    assert not model.remove("a")
+    assert not model.remove("b")  # the last class of the first task: its place is not free
+    again = Lifelong.from_bytes(model.to_bytes()).learn(x[48:], labels[48:])
+    assert again.logits(x).shape == (len(x), 2)
+    assert again.remove("c")
+
+
 def test_a_run_with_parts_leaves_a_model_that_answers_as_it_did(tmp_path: Path) -> None:
     stream = open_stream("split-digits")[:2]
     settings = {"learn.epochs": 2, "parts.filters": 8, "parts.mirror": True}

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from afaf.cli.main import app
+from afaf.encoders.find import find_encoder
+from afaf.encoders.patches import PREPROCESSING
+from afaf.lifelong.base import encoded_inputs
 from afaf.lifelong.encoded import EncodedModel
+from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import load_any
+from afaf.lifelong.settings import LifelongSettings
 from afaf.serve.jobs import Waiting
 from afaf.serve.limits import RequestLimits
 from serve_world import add, files, names, photo, running, teach, wait
@@ -204,6 +212,26 @@ def test_a_network_that_was_trained_from_scratch(network: Path, tmp_path: Path) 
         assert client.get("/model.onnx").content[:1] == b"\x08"
         client.post("/undo")
         assert names(client) == ["cat", "dog"]
+
+
+def test_a_network_on_features_answers_and_learns_as_without_the_server(tmp_path: Path) -> None:
+    """Images are prepared once: preparing them twice would crop them twice."""
+    encoder = find_encoder("patches", preprocessing=replace(PREPROCESSING, crop=0.6))
+    photos = {colour: [photo(colour, i) for i in range(6)] for colour in ("red", "green", "blue")}
+    pixels = {colour: np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in some]) for colour, some in photos.items()}
+    known, colours = np.concatenate([pixels["red"], pixels["green"]]), ["red"] * 6 + ["green"] * 6
+    features = encoded_inputs(encoder, known)
+    model = Lifelong.begin(features, colours, LifelongSettings(max_tasks=2, epochs=2), torch.device("cpu"), encoder).learn(known, colours)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    with running(path) as client:
+        for expected in (model, model.learn(pixels["blue"], ["blue"] * 6)):
+            if len(expected.life.known) == 3:
+                teach(client, "blue")
+            answers = client.post("/predict?top=3", files=files(photos["red"] + photos["green"])).json()["answers"]
+            found = [{row["label"]: row["probability"] for row in answer["top"]} for answer in answers]
+            for row, shares in zip(found, expected.probabilities(known), strict=True):
+                assert row == pytest.approx(dict(zip(expected.life.known, shares, strict=True)), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -38,8 +38,13 @@ class Sums:
     def of(cls, features: Tensor, labels: Tensor, classes: int, each: bool = False) -> Sums:
         """The sums of these images alone; labels are 0..classes-1. `each`: with the Gram matrix of each class."""
         f = exact(features)
-        one_hot = F.one_hot(labels.to(f.device), classes).to(f.dtype)
-        grams = torch.stack([packed(some.T @ some) for some in (f[labels == c] for c in range(classes))]) if each else None
+        labels = labels.to(f.device)
+        one_hot = F.one_hot(labels, classes).to(f.dtype)
+        grams = f.new_zeros(classes, packed_size(f.shape[1])) if each else None
+        if grams is not None:
+            for c in labels.unique().tolist():
+                some = f[labels == c]
+                grams[c] = packed(some.T @ some)
         return cls(one_hot.sum(0), one_hot.T @ f, f.T @ f, grams)
 
     @property
@@ -87,10 +92,10 @@ class Sums:
         index = torch.tensor([*rows], dtype=torch.int64, device=self.counts.device)
         return self._by_class(lambda own: own.new_zeros(classes, *own.shape[1:]).index_copy(0, index, own))
 
-    def of_class(self, c: int) -> Sums:
-        """The sums of the images of a class alone, whose own Gram matrix was kept."""
+    def without(self, c: int) -> Sums:
+        """The sums of all images but those of a class, whose own Gram matrix was kept; later classes are numbered anew."""
         assert self.grams is not None
-        return replace(self.take([c]).placed([c], self.classes), gram=unpacked(self.grams[c]))
+        return replace(self.take([i for i in range(self.classes) if i != c]), gram=self.gram - unpacked(self.grams[c]))
 
     def _by_class(self, change: Callable[[Tensor], Tensor]) -> Sums:
         grams = None if self.grams is None else change(self.grams)

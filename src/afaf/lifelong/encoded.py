@@ -45,7 +45,7 @@ Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with whether each im
 
 
 class EncodedModel(LearnedModel):
-    """Changes return a new model; this one stays as it is."""
+    """`learn`, `forget` and `merge` return a new model; `rename` and `remove` change this one."""
 
     learns = True
     identity: Identity
@@ -113,10 +113,6 @@ class EncodedModel(LearnedModel):
             raise DataError("more images of a class are taken out than the model has seen: were all of them learned?") from None
         if not left.images:
             raise DataError("no image would be left: remove the file instead")
-        return self._with(left)
-
-    def _with(self, left: State) -> EncodedModel:
-        """The model of these sums; a class without images is gone."""
         stay = (left.taught.counts + left.held.counts).nonzero()[:, 0].tolist()
         return EncodedModel(self.identity, self.head, _only(self.life, stay), left.take(stay), self._encoder)
 
@@ -264,8 +260,8 @@ class EncodedModel(LearnedModel):
         """
         class_id = self.life.remove(label)
         if self.head.class_sums:
-            left = self._with(self.sums - self.sums.of_class(class_id))
-            self.life, self.sums = left.life, left.sums
+            stay = [c for c in range(self.taught.classes) if c != class_id]
+            self.life, self.sums = _only(self.life, stay), self.sums.without(class_id)
         for name in SOLVED:
             vars(self).pop(name, None)
         return self.head.class_sums

@@ -54,8 +54,9 @@ class State:
         """`each`: with the Gram matrix of each class."""
         return cls(Sums.empty(features, each=each), Sums.empty(features, each=each))
 
-    def of_class(self, c: int) -> State:
-        return State(self.taught.of_class(c), self.held.of_class(c))
+    def without(self, c: int) -> State:
+        """Without the images of a class, whose own Gram matrix was kept; later classes are numbered anew."""
+        return State(self.taught.without(c), self.held.without(c))
 
     def take(self, classes: Sequence[int]) -> State:
         return State(self.taught.take(classes), self.held.take(classes))

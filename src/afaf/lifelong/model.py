@@ -361,7 +361,8 @@ class Lifelong(LearnedModel):
     def remove(self, label: Label) -> bool:
         """Forget a class: its output weights are gone, and it is no answer any more.
 
-        The last class of a task gives the task's place in the last hidden layer back: then True.
+        The last class of a task gives the task's place in the last hidden layer back: then True. The first task keeps its place if the
+        router reads its neurons (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
         last, k = self.spec.E, learner.outputs_per_class
@@ -371,10 +372,10 @@ class Lifelong(LearnedModel):
         learner.release(last, outputs)
         learner.network.parameters.biases[-1][rows] = learner.network.initial_bias(last)[rows]
         task = self.life.task_of(class_id)
-        if all(row // k in self.life.removed for row in learner.classes_of[task]):
+        freed = all(row // k in self.life.removed for row in learner.classes_of[task]) and not (task == 1 and self.config.parts.activations)
+        if freed:
             self._give_back(task)
-            return True
-        return False
+        return freed
 
     def _give_back(self, task: int) -> None:
         """A task without classes: its neurons of the last hidden layer lead nowhere, so they are free again."""

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from afaf.encoders.find import find_encoder
 from afaf.errors import RunError
+from afaf.lifelong.base import inputs
 from afaf.lifelong.encoded import EncodedModel, Part
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
@@ -87,19 +89,24 @@ def learned(model: AnyModel) -> dict[str, Any]:
 
 def taught(task: LearnTask, images: Pixels, labels: Sequence[Label], tell: Tell) -> AnyModel:
     device = find_device(task.device)
-    model = load_any(task.path) if task.path.exists() else None
-    if isinstance(model, EncodedModel) or (model is None and task.encoder is not None):
-        if model is None:
-            model = EncodedModel.begin(find_encoder(str(task.encoder), device))
-        else:
+    model: AnyModel
+    if task.path.exists():
+        model = load_any(task.path)
+        if model.identity is not None:
             model.attach(model.identity.name, device)
-        return model.learn(_parts(model, images, [model.life.label_of(str(label)) for label in labels], tell))
-    if model is None:
+    elif task.encoder is not None:
+        model = EncodedModel.begin(find_encoder(task.encoder, device))
+    else:
         model = Lifelong.begin(images, labels, LifelongSettings(), device)
-    return model.learn(images, labels, _Epochs(tell), device)
+    if isinstance(model, EncodedModel):
+        return model.learn(_parts(model, images, [model.life.label_of(str(label)) for label in labels], tell))
+    learned_from: NDArray[Any] = images
+    if model.identity is not None:
+        learned_from = np.concatenate([inputs(encoded) for _, encoded, _ in _parts(model, images, labels, tell)])
+    return model.learn(learned_from, labels, _Epochs(tell), device)
 
 
-def _parts(model: EncodedModel, images: Pixels, labels: Sequence[Label], tell: Tell) -> Iterator[Part]:
+def _parts(model: AnyModel, images: Pixels, labels: Sequence[Label], tell: Tell) -> Iterator[Part]:
     batch = model.encoder.batch
     for start in range(0, len(images), batch):
         some = slice(start, start + batch)

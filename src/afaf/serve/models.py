@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from afaf.encoders.encoder import Encoder
 from afaf.errors import ConfigError
+from afaf.lifelong.base import inputs
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model_store import AnyModel
 from afaf.serve.decoder import Reading
@@ -59,9 +60,11 @@ class Served:
 
     def answers(self, pixels: Pixels) -> Answers:
         """For images as `reading` prepares them."""
-        if not isinstance(self.model, EncodedModel):
+        if self.model.identity is None:
             return Answers(self.model.probabilities(pixels))
         encoded = self.model.encoder.encode(pixels)
+        if not isinstance(self.model, EncodedModel):
+            return Answers(self.model.probabilities(inputs(encoded)))
         return Answers(self.model.answers(encoded)[0].numpy(), self.model.class_distances(encoded).numpy())
 
     def describe(self, answers: Answers, row: int, top: int, unknown_below: float) -> dict[str, Any]:
