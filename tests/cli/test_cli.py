@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import afaf
+from afaf.cli.consoles import OutputError, SafeStream
 from afaf.cli.errors import FAULT
 from afaf.cli.main import app
 from afaf.cli.progress import ProgressDisplay
@@ -392,3 +393,16 @@ def test_a_data_folder_behind_a_link_to_itself_is_refused(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["data", "list", "--data", str(tmp_path / "loop" / "x")])
     assert result.exit_code == 2
     assert "loop" in result.output
+
+
+def test_a_stream_that_was_closed_before_the_program_began_is_no_terminal() -> None:
+    """`afaf serve FILE >&-` asks both streams whether they are one."""
+    out, errors = SafeStream(None), SafeStream(None, ignore_failures=True)
+    assert not out.isatty()
+    assert not errors.isatty()
+    errors.write("lost")
+    errors.flush()
+    with pytest.raises(OutputError):
+        out.write("lost")
+    with pytest.raises(OSError, match="fileno"):
+        out.fileno()

@@ -171,6 +171,10 @@ def test_a_network_is_taught_and_asked_on_features(place: Path, tmp_path: Path) 
         ["forget", place / "first", "--model", model],
     ):
         assert call(*wrong).exit_code == 2
+    refused = call("export", model, "--torch", tmp_path / "out.pt2", "--images", test)
+    assert (refused.exit_code, "features" in refused.output) == (2, True)
+    assert json.loads(call("inspect", model, "--json").stdout)["encoder"]["name"] == str(encoder)
+    assert str(encoder) in call("inspect", model).stdout.replace("\n", "")
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from afaf import AFAFClassifier
 from afaf.cli import serve as command
 from afaf.cli.main import app
 
@@ -53,6 +55,13 @@ def test_files_that_cannot_be_served(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["serve", str(tmp_path / "new"), "--read-only"]).exit_code == 2
     assert call(tmp_path / "new", "--token", " x").exit_code == 2
     assert (tmp_path / "text").read_text() == "no model"
+
+
+def test_a_network_that_learned_from_images_has_no_encoder(tmp_path: Path) -> None:
+    x, path = np.zeros((4, 8, 8, 1), dtype=np.uint8), tmp_path / "network.safetensors"
+    AFAFClassifier(epochs=1, max_tasks=2).fit(x, ["a", "b"] * 2).save(path)
+    result = call(path, "--encoder", "patches", "--host", "no.such.host.invalid")  # which would be refused later
+    assert (result.exit_code, "--encoder" in result.output) == (2, True)
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from afaf.encoders import efficientnet_lite
+from afaf.encoders.cache import CachedEncoder
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder, without_classifier
 from afaf.encoders.identity import Identity, Preprocessing, weights_digest
@@ -151,6 +152,7 @@ def test_onnx_runtime_gives_the_same_features_and_identity(tmp_path: Path, monke
     monkeypatch.setenv("AFAF_ENCODER_RUNTIME", "onnxruntime")
     faster = find_encoder("patches")
     assert faster.identity == plain.identity
+    assert CachedEncoder(faster, tmp_path).folder != CachedEncoder(plain, tmp_path).folder  # they differ by rounding
     assert torch.allclose(faster.features(images), plain.features(images), atol=1e-5)
     assert torch.equal(faster.features(images)[:1], faster.features(images[:1]))
     (kept,) = tmp_path.rglob("*.onnx")
@@ -159,6 +161,9 @@ def test_onnx_runtime_gives_the_same_features_and_identity(tmp_path: Path, monke
     assert kept.stat().st_mtime_ns == written
     monkeypatch.setattr("afaf.encoders.runtime.TOLERANCE", 0.0)
     with pytest.raises(ConfigError, match=kept.name[:32]):
+        find_encoder("patches")
+    kept.write_bytes(b"no network")
+    with pytest.raises(ConfigError, match="AFAF_ENCODER_RUNTIME"):
         find_encoder("patches")
     monkeypatch.setenv("AFAF_ENCODER_RUNTIME", "tensorrt")
     with pytest.raises(ConfigError, match="tensorrt"):
@@ -185,7 +190,8 @@ def test_models_of_libraries_bring_their_own_preprocessing(monkeypatch: pytest.M
     assert torch.allclose(found[0].features(images), found[1].features(images))
 
 
-def test_models_of_transformers_give_their_pooled_output(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_models_of_transformers_give_their_pooled_output(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Record(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -199,8 +205,11 @@ def test_models_of_transformers_give_their_pooled_output(monkeypatch: pytest.Mon
     steps = SimpleNamespace(crop_size=None, size={"height": 16}, image_mean=[0, 0, 0], image_std=[1, 1, 1])
     transformers.AutoImageProcessor = SimpleNamespace(from_pretrained=lambda name: steps)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "transformers", transformers)
+    monkeypatch.setattr("afaf.encoders.runtime.cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("AFAF_ENCODER_RUNTIME", runtime)
     images = np.random.default_rng(5).integers(0, 256, (2, 16, 16, 3), dtype=np.uint8)
-    assert torch.allclose(find_encoder("transformers:any").features(images), find_encoder(Tiny(), preprocessing=SMALL).features(images))
+    expected = find_encoder(Tiny(), preprocessing=SMALL).features(images)
+    assert torch.allclose(find_encoder("transformers:any").features(images), expected, atol=1e-5)
 
 
 def test_a_classifier_is_taken_off_a_sequence_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,28 +41,32 @@ class OutputError(WriteError):
         self.reader_left = error.errno == errno.EPIPE
 
 
+class _Closed(io.TextIOBase):
+    """In the place of a standard stream that was closed before the program began (`>&-`)."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
 class SafeStream:
     """A standard stream that escapes characters its encoding lacks.
 
-    A failure raises `OutputError`, unless `ignore_failures`. `stream` is None if it was closed before the program began (`>&-`).
+    A failure raises `OutputError`, unless `ignore_failures`. `stream` is None if it was closed before the program began.
     """
 
     def __init__(self, stream: Any, *, ignore_failures: bool = False):
-        self._stream, self._ignore_failures = stream, ignore_failures
+        self._stream, self._ignore_failures = _Closed() if stream is None else stream, ignore_failures
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         with self._explained():
-            if self._stream is None:
-                raise OSError(errno.EBADF, "it is closed")
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with self._explained():
-            if self._stream is not None:
-                self._stream.flush()
+            self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -50,7 +50,7 @@ def export(
         check_place(target)
     if not files:
         real = None
-    elif isinstance(model, EncodedModel):
+    elif model.identity is not None:
         real = np.concatenate([model.encoder.read(image) for image in files])
     else:
         real = read_images(files, *image_size(file, model), remedy="name others with --images")[0]

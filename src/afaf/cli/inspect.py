@@ -59,10 +59,10 @@ def inspect(
 
 
 def show_network(file: Path, facts: dict[str, Any], learns: bool) -> None:
-    from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, layer_rows, task_rows
+    from afaf.report.model_page import LAYER_HEADINGS, TASK_HEADINGS, encoder_below, layer_rows, task_rows
 
     shape = "x".join(map(str, facts["input_shape"]))
-    say(f"{file}: {facts['bytes'] / 1e6:.1f} MB, {facts['network']} for inputs of {shape}, seed {facts['seed']}")
+    say(f"{file}: {facts['bytes'] / 1e6:.1f} MB, {facts['network']} for inputs of {shape}{encoder_below(facts)}, seed {facts['seed']}")
     say(f"{facts['weights']:,} of {facts['dense_weights']:,} weights owned; temperature {facts['temperature']:.2f}")
     print_table(TASK_HEADINGS, task_rows(facts))
     print_table(LAYER_HEADINGS, layer_rows(facts))

@@ -20,7 +20,7 @@ from afaf.lifelong.encode_cluster import learn_on_cluster
 from afaf.lifelong.encode_files import FileParts
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
-from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, replace_model, told_if_interrupted
+from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, open_model, replace_model, told_if_interrupted
 from afaf.lifelong.settings import METHOD
 from afaf.runs.config import Table, read_toml
 from afaf.streams.own import find_class_folders
@@ -74,7 +74,11 @@ def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> tuple[st
 def _encoder_of(path: Path, how: Encoding, options: Sequence[str]) -> str | None:
     """The encoder of a model that is there, where it is known or given; options that would change what was decided are refused."""
     if not has_encoder(path):
-        return None if how.name in (AUTO, NONE) else how.name
+        if how.name in (AUTO, NONE):
+            return None
+        if open_model(path).identity is None:
+            raise ConfigError(f"--encoder: {path} has no encoder: leave that out")
+        return how.name
     model = open_encoded(path)
     late = [*options, *(["--encoder none"] if how.name == NONE else [])]
     if how.head_settings(model.head) != model.head:

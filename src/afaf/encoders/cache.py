@@ -1,6 +1,6 @@
 """An encoder that keeps the features of images in a folder, for a user who asks for it: the same images are encoded once.
 
-A file is named by a digest of the prepared pixels, in a folder named by encoder and size. Files that cannot be used are made anew.
+A file is named by a digest of the prepared pixels, in a folder named by encoder, size and runtime. Files that cannot be used are made anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CachedEncoder(Encoder):
 
     def __init__(self, encoder: Encoder, folder: Path):
         super().__init__(encoder.identity, encoder.run, encoder.device, encoder.module, encoder.threads)
-        self.folder = folder / f"{encoder.identity.digest[:16]}-{encoder.identity.preprocessing.size}"
+        self.folder = folder / f"{encoder.identity.digest[:16]}-{encoder.identity.preprocessing.size}-{encoder.runtime}"
         make_folders(self.folder, "choose another folder for --cache")
 
     def encode(self, images: Pixels) -> Tensor:

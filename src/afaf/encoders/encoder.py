@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ R = TypeVar("R")
 
 class Encoder:
     """`features` is a function of each image alone, whatever images come with it."""
+
+    runtime = "torch"  # what runs the network; features of two runtimes differ by rounding
 
     def __init__(
         self, identity: Identity, run: Run, device: torch.device | str = "cpu", module: nn.Module | None = None, threads: bool = True
@@ -93,6 +95,18 @@ class Encoder:
                 f"it must give {self.identity.features} finite features for each"
             )
         return out.cpu()
+
+
+def tensor_of(out: Any) -> Tensor:
+    """What a model of transformers returns is a record: its pooled output, or the first token's, stands for the image."""
+    if not isinstance(out, Tensor):
+        pooled = getattr(out, "pooler_output", None)
+        out = pooled if pooled is not None else out.last_hidden_state[:, 0]
+        out = out.flatten(1)
+    if out.ndim not in (2, 4):
+        raise DataError(f"an encoder gives features (n, d) or maps (n, d, h, w), not {tuple(out.shape)}")
+    features: Tensor = out
+    return features
 
 
 def prepare(images: Pixels, how: Preprocessing) -> Pixels:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from afaf.encoders import efficientnet_lite, patches
-from afaf.encoders.encoder import Encoder, Run
+from afaf.encoders.encoder import Encoder, Run, tensor_of
 from afaf.encoders.identity import Identity, Preprocessing, weights_digest
 from afaf.encoders.runtime import open_onnx, with_runtime
 from afaf.errors import ConfigError, DataError, unknown
@@ -82,18 +82,6 @@ def _of_users_module(module: nn.Module, preprocessing: Preprocessing, device: to
 def _channels_last(module: nn.Module, device: torch.device | str) -> Run:
     module = module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return lambda x: tensor_of(module(x.contiguous(memory_format=torch.channels_last)))
-
-
-def tensor_of(out: Any) -> Tensor:
-    """What a model of transformers returns is a record: its pooled output, or the first token's, stands for the image."""
-    if not isinstance(out, Tensor):
-        pooled = getattr(out, "pooler_output", None)
-        out = pooled if pooled is not None else out.last_hidden_state[:, 0]
-        out = out.flatten(1)
-    if out.ndim not in (2, 4):
-        raise DataError(f"an encoder gives features (n, d) or maps (n, d, h, w), not {tuple(out.shape)}")
-    features: Tensor = out
-    return features
 
 
 def _width(run: Run, size: int, device: torch.device | str, name: str) -> int:

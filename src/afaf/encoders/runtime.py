@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from afaf.encoders.encoder import PIECE, Encoder, Run
-from afaf.encoders.identity import weights_digest
-from afaf.errors import ConfigError, unknown
+from afaf.encoders.encoder import PIECE, Encoder, Run, tensor_of
+from afaf.errors import ConfigError, WriteError, unknown
 from afaf.files import make_folders, write_whole
 from afaf.streams.sources.source import cache_folder
 
@@ -35,33 +34,48 @@ def with_runtime(encoder: Encoder) -> Encoder:
         raise ConfigError(unknown(VARIABLE, asked, RUNTIMES))
     if asked == RUNTIMES[0] or encoder.module is None or encoder.device.type != "cpu":
         return encoder
-    size, state = encoder.identity.preprocessing.size, encoder.module.state_dict()
-    path = cache_folder() / "encoders" / f"{weights_digest(state)[:32]}-{size}-{torch.__version__}.onnx"
-    if not path.exists():
-        make_folders(path.parent, f"unset {VARIABLE}")
-        write_whole(path, _onnx_of(encoder, size))
-    run = open_onnx(path)[0]
-    faster = Encoder(encoder.identity, run, encoder.device, encoder.module, encoder.threads)
+    identity, size = encoder.identity, encoder.identity.preprocessing.size
+    path = cache_folder() / "encoders" / f"{identity.digest[:32]}-{size}-{torch.__version__}.onnx"
     noise = np.random.default_rng(0).integers(0, 256, (PIECE, size, size, 3), dtype=np.uint8)
     expected = encoder.encode(noise)
-    if not float((faster.encode(noise) - expected).abs().max()) <= TOLERANCE * float(expected.abs().max()):
-        raise ConfigError(f"{path}: its features are not those of {encoder.identity.name}: delete it, or unset {VARIABLE}")
+    try:
+        if not path.exists():
+            make_folders(path.parent, f"unset {VARIABLE}")
+            write_whole(path, _onnx_of(encoder.module, size))
+        faster = Encoder(identity, open_onnx(path)[0], encoder.device, encoder.module, encoder.threads)
+        difference = float((faster.encode(noise) - expected).abs().max())
+    except WriteError:
+        raise
+    except Exception as error:  # torch.export and ONNX Runtime have many, and an encoder may be anything
+        there = f"delete {path}, or " if path.exists() else ""
+        raise ConfigError(f"ONNX Runtime cannot run {identity.name}: {there}unset {VARIABLE} ({str(error)[:200]})") from None
+    if not difference <= TOLERANCE * float(expected.abs().max()):
+        raise ConfigError(f"{path}: its features are not those of {identity.name}: delete it, or unset {VARIABLE}")
+    faster.runtime = asked
     return faster
 
 
-def _onnx_of(encoder: Encoder, size: int) -> bytes:
+class _Features(nn.Module):
+    """A network that gives a tensor, whatever the one in it gives."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return tensor_of(self.network(x))
+
+
+def _onnx_of(network: nn.Module, size: int) -> bytes:
     """The network as PyTorch's own exporter writes it, for batches of any size."""
     _need("onnxscript")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
-    module = copy.deepcopy(encoder.module).to(memory_format=torch.contiguous_format)  # type: ignore[union-attr, call-overload]
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            shapes: Any = ({0: torch.export.Dim.DYNAMIC},)
-            program = torch.export.export(module.eval(), (torch.zeros(PIECE, 3, size, size),), dynamic_shapes=shapes)
-            written: Any = torch.onnx.export(program, dynamo=True, verbose=False)
-    except Exception as error:  # torch.export has many, and an encoder may be anything
-        raise ConfigError(f"{encoder.identity.name} cannot be run by ONNX Runtime (unset {VARIABLE}): {str(error)[:200]}") from None
+    module = _Features(copy.deepcopy(network).to(memory_format=torch.contiguous_format))  # type: ignore[call-overload]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        shapes: Any = ({0: torch.export.Dim.DYNAMIC},)
+        program = torch.export.export(module.eval(), (torch.zeros(PIECE, 3, size, size),), dynamic_shapes=shapes)
+        written: Any = torch.onnx.export(program, dynamo=True, verbose=False)
     data: bytes = written.model_proto.SerializeToString()
     return data
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from afaf.encoders.find import tensor_of
+from afaf.encoders.encoder import tensor_of
 from afaf.errors import ConfigError
 from afaf.heads.features import evened
 from afaf.lifelong.encoded import EncodedModel

@@ -39,6 +39,7 @@ def model_facts(path: Path, model: Lifelong) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "method": model.model.method,
         "network": spec.name,
+        "encoder": None if model.identity is None else model.identity.to_dict(),
         "input_shape": list(spec.input_shape),
         "seed": model.learner.seed,
         "classes": len(life.known),
@@ -68,7 +69,13 @@ def model_page(path: Path, model: Lifelong) -> Page:
         Section("capacity", "Capacity", html_table(LAYER_HEADINGS, layer_rows(facts), words=(0,))),
         Section("ledger", "Who owns what", ledger_charts(model.model), "Each colour is a task. Hover over anything to see its value."),
     )
-    return Page(path.name, f"{facts['method']}, {facts['network']}, seed {facts['seed']}", sections, f"afaf {__version__}")
+    about = f"{facts['method']}, {facts['network']}{encoder_below(facts)}, seed {facts['seed']}"
+    return Page(path.name, about, sections, f"afaf {__version__}")
+
+
+def encoder_below(facts: dict[str, Any]) -> str:
+    encoder = facts["encoder"]
+    return "" if encoder is None else f" on features of encoder {encoder['name']} ({encoder['digest'][:12]})"
 
 
 def task_rows(facts: dict[str, Any]) -> list[list[str]]:
