@@ -34,6 +34,10 @@ MESSAGES_PER_SECOND = 200  # that the driver is asked to handle in all
 MOST_WORKERS = 1 << 12
 
 
+class WorkerDied(Exception):
+    """The worker of a job died; another may carry it out."""
+
+
 class Worker:
     """A process of the cluster. It stays between runs, with the streams that it has seen."""
 
@@ -131,10 +135,11 @@ class RayExecutor:
         self._idle: list[Any] = []  # workers
         self._starting: list[tuple[Any, Any]] = []  # workers that no thread waits for any more
         self._working: dict[int, StopToken] = {}  # by the id of the job in progress
-        self._waiting = 0  # threads without a worker
+        self._busy, self._waiting = 0, 0  # threads with a worker, and without
+        self._no_worker_since = 0.0
         self._warned = False
         self._numbers = itertools.count()
-        self._lock, self._events = threading.Lock(), threading.Lock()
+        self._lock, self._sharing, self._events = threading.Lock(), threading.Lock(), threading.Lock()
 
     @property
     def jobs_at_once(self) -> int:
@@ -161,6 +166,14 @@ class RayExecutor:
             with self._events:
                 on_event(replace(event, job=job))
 
+        self._working[id(job)] = stop
+        try:
+            self._use_workers(job, emit, measure, stop)
+        finally:
+            self._working.pop(id(job), None)
+
+    def _use_workers(self, job: Job, emit: OnEvent, measure: Measure | None, stop: StopToken) -> None:
+        """Give a job to one worker after the other until it ends."""
         try:
             stream = self._share(job)
         except Exception as error:  # its data cannot be opened
@@ -170,7 +183,8 @@ class RayExecutor:
         while (worker := self._take_worker(stop)) is not None:
             started = ended = False
             events = self._events_of(worker, here, stream, measure, stop)
-            self._working[id(job)] = stop
+            with self._lock:
+                self._busy += 1
             try:
                 for event in events:
                     if isinstance(event, JobFailed) and isinstance(event.error, LockedError):
@@ -181,49 +195,51 @@ class RayExecutor:
                     started, ended = True, ended or isinstance(event, (JobFinished, JobFailed, JobStopped))
                     emit(event)
                 self._idle.append(worker)
-            except self._ray.exceptions.RayError as error:
+            except WorkerDied as error:
                 self._ray.kill(worker)
                 lost += started  # an idle worker may have died with its node long before
                 if not ended and lost >= LIVES:
-                    reason = str(error).strip().splitlines()[0]
-                    emit(JobFailed(job, RunError(f"{LIVES} workers died with this run, the last: {reason}")))
+                    emit(JobFailed(job, RunError(f"{LIVES} workers died with this run, the last: {error}")))
                     return
                 if started and not ended:
                     emit(Warned(job, "its worker died: it goes on from its newest checkpoint with another"))
             except BaseException:  # of `on_event`
                 stop.ask()
-                with contextlib.suppress(self._ray.exceptions.RayError):
+                with contextlib.suppress(WorkerDied):
                     deque(events, maxlen=0)  # until the run is saved
                 self._idle.append(worker)
                 raise
             finally:
-                self._working.pop(id(job), None)
+                with self._lock:
+                    self._busy -= 1
             if ended:
                 return
             here = replace(here, resume=True)
         emit(JobStopped(job))
 
     def _events_of(self, worker: Any, job: Job, stream: SharedStream, measure: Measure | None, stop: StopToken) -> Iterator[Event]:
-        """The events of a job while a worker carries it out, until it ends; RayError if the worker dies."""
-        number, asked = next(self._numbers), False
-        every = max(EVENTS_EVERY, (len(self._working) + 1) / MESSAGES_PER_SECOND)
-        batches = worker.do.remote(number, job, stream, measure, every)
-        while True:
-            if stop.asked and not asked:
-                worker.stop.remote(number)
-                asked = True
-            if self._ray.wait([batches], timeout=every)[0]:
-                try:
-                    batch = self._ray.get(next(batches))
-                except StopIteration:
-                    return
-                yield from batch
+        """The events of a job while a worker carries it out, until it ends."""
+        number = next(self._numbers)
+        every = max(EVENTS_EVERY, self._busy / MESSAGES_PER_SECOND)
+        try:
+            batches = worker.do.remote(number, job, stream, measure, every)
+            while True:
+                if stop.asked:
+                    worker.stop.remote(number)  # each time: a worker that has not begun the job ignores it
+                if self._ray.wait([batches], timeout=every)[0]:
+                    try:
+                        batch = self._ray.get(next(batches))
+                    except StopIteration:
+                        return
+                    yield from batch
+        except self._ray.exceptions.RayError as error:
+            raise WorkerDied((str(error).strip() or type(error).__name__).splitlines()[0]) from error
 
     def _take_worker(self, stop: StopToken) -> Any:
         """An idle worker, or a new one once it has started; None if asked to stop before."""
         starting = None  # a worker, and a reference that says that it is ready
-        since = time.monotonic()
         with self._lock:
+            self._no_worker_since = self._no_worker_since if self._waiting else time.monotonic()
             self._waiting += 1
         try:
             while not stop.asked:
@@ -237,7 +253,7 @@ class RayExecutor:
                     with contextlib.suppress(self._ray.exceptions.RayActorError):  # it died with its node: another is started
                         self._ray.get(ready)
                         return worker
-                self._warn_if_no_worker(since)
+                self._warn_if_no_worker()
             return None
         finally:
             with self._lock:
@@ -249,10 +265,12 @@ class RayExecutor:
         worker = kind.remote(str(self.device))
         return worker, worker.ready.remote(__version__)
 
-    def _warn_if_no_worker(self, since: float) -> None:
-        """Warn once if workers were asked for and none has started for a while."""
+    def _warn_if_no_worker(self) -> None:
+        """Warn once if workers were asked for and there has been none for a while."""
         with self._lock:
-            if self._warned or self._working or time.monotonic() < since + FIRST_WORKER:
+            if self._busy or self._idle:
+                self._no_worker_since = time.monotonic()
+            if self._warned or time.monotonic() < self._no_worker_since + FIRST_WORKER:
                 return
             self._warned = True
         warn_of_no_worker(self._ray, self.device.type == "cuda", self._waiting)
@@ -260,7 +278,7 @@ class RayExecutor:
     def _share(self, job: Job) -> SharedStream:
         """Put the job's stream into the memory of the cluster, once."""
         key = stream_key(job)
-        with self._lock:
+        with self._sharing:  # opening a stream may take long
             if key not in self._shared:
                 stream = self.stream_of(job)
                 self._shared[key] = SharedStream(key, [self._ray.put(stream)], data_digest(stream), isinstance(job.stream, str))
