@@ -44,6 +44,16 @@ def test_what_looks_like_a_formula_is_drawn_as_it_is(tmp_path: Path) -> None:
         assert "$5^$ dog" in drawn
 
 
+def test_a_file_in_the_way_is_found_before_anything_is_loaded(tmp_path: Path) -> None:
+    run = run_of(("cat", "dog"), tmp_path)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "curves.pdf").write_text("of somebody")
+    (run / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(afaf.errors.OverwriteError, match=r"curves\.pdf"):
+        write_figures(run, tmp_path / "figures")
+    assert len(list((tmp_path / "figures").iterdir())) == 1
+
+
 def test_words_without_dollars_stay_as_they_are() -> None:
     assert as_written("a cat_1 ^ 50 %") == "a cat_1 ^ 50 %"
 

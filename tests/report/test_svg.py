@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,6 +41,15 @@ def test_numbers_of_a_heat_map_can_be_read_on_every_shade(mode: str) -> None:
         assert contrast(known[INK[svg.number_ink(share)]], shade) >= READABLE - 0.1, percent
     for ink, variable in INK.items():
         assert f"svg text.{ink.split()[-1]} {{ fill: var(--{variable})" in STYLE
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("top", [0.1, 0.2, 0.3, 0.6, 1.0])
+def test_both_ends_of_an_axis_are_ticks_if_they_are_round(top: float, scale: float) -> None:
+    ticks = svg._ticks(0.0, top * scale)
+    assert (ticks[0], ticks[-1]) == (0.0, top * scale)
+    assert len(ticks) <= 6
+    assert all(low < high for low, high in pairwise(ticks))
 
 
 def tooltip(one: svg.Series, i: int) -> str:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import afaf
 from afaf.cli.main import app
-from afaf.errors import ConfigError
+from afaf.errors import ConfigError, RunError
 from afaf.methods import BUILT_IN, find_method
 from afaf.report.page import write_report
 from afaf.runs.events import Event, TaskEnded
@@ -221,9 +221,25 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert not re.search(r"https?://|<link|@import|src=|url\(", page)
     complete = [trial for trial in outcome.trials if trial.state == "complete"]
     assert page.count('stroke="var(--heat)"') == len(complete)
-    (tmp_path / "sweep.json").write_text(json.dumps({"about": 3}))
-    with pytest.raises(afaf.AfafError, match="sweep"):
+
+
+ABOUT = {"stream": "s", "method": "ewc", "seed": 0, "objective": "acc", "space": {"learn.lr": {"choices": [0.1]}}}
+
+
+def test_the_page_of_a_search_whose_chosen_trial_diverged(tmp_path: Path) -> None:
+    trial = {"number": 0, "state": "complete", "value": None, "settings": {"learn.lr": 0.1}}
+    (tmp_path / "sweep.json").write_text(json.dumps({"about": ABOUT, "trials": [trial], "chosen": 0}))
+    assert "best.toml" not in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("about", [3, {}, {**ABOUT, "space": {"learn.lr": {"low": "x"}}}])
+def test_a_sweep_whose_description_is_damaged_is_refused_by_name(about: Any, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps({"about": about, "trials": []}))
+    with pytest.raises(RunError, match=re.escape(str(path))):
         write_report(tmp_path)
+    with pytest.raises(RunError, match=re.escape(str(path))):
+        search(tmp_path, 1)
 
 
 def test_ranges_are_read_as_written(tmp_path: Path) -> None:

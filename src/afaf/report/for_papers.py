@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +35,24 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
 }
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
+Drawings = dict[str, Callable[[], Figure]]  # by the name of the figure
 
 
 def write_figures(source: Path | Sequence[Path], folder: Path, *, force: bool = False) -> list[Path]:
     """Write all figures that there are data for; other existing files are replaced only with `force`."""
     sources = [source] if isinstance(source, Path) else list(source)
     runs = runs_in(sources)
+    if runs and differ_only_in_seed(runs):
+        drawings = drawings_of_runs(runs)
+    else:
+        drawings = drawings_of_results(measured_runs(runs) if runs else Measured(Store(sources[0]).read().values()), sources[0])
+    files = {folder / f"{name}{suffix}": name for name in drawings for suffix in SUFFIXES}
+    for path in files:
+        check_output(path, format_of(path), force=force)
     with matplotlib.rc_context(STYLE), warn_once_of_missing_letters():
-        if runs and differ_only_in_seed(runs):
-            figures = figures_of_runs(Runs(runs))
-        else:
-            figures = figures_of_results(measured_runs(runs) if runs else Measured(Store(sources[0]).read().values()), sources[0])
-        files = {folder / f"{name}{suffix}": figure for name, figure in figures.items() for suffix in SUFFIXES}
-        for path in files:
-            check_output(path, format_of(path), force=force)
-        for path, figure in files.items():
-            write_output(path, format_of(path), partial(save, figure), force=force)
+        figures = {name: draw() for name, draw in drawings.items()}
+        for path, name in files.items():
+            write_output(path, format_of(path), partial(save, figures[name]), force=force)
     return list(files)
 
 
@@ -64,22 +66,25 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return path
 
 
-def figures_of_results(measured: Measured, source: Path) -> dict[str, Figure]:
-    """Return the figures of results: per stream, the presets' ACC of every seed and over time."""
+def drawings_of_results(measured: Measured, source: Path) -> Drawings:
+    """Return what draws the figures of results: per stream, the presets' ACC of every seed and over time."""
     streams = presets_by_stream(measured)
     if not streams:
         raise RunError(f"no figures were written: {source} holds no finished run of a preset; afaf report shows the variants")
-    return {f"accuracy-{NOT_IN_NAMES.sub('-', stream)}": accuracies(measured, stream, shapes) for stream, shapes in streams.items()}
-
-
-def figures_of_runs(runs: Runs) -> dict[str, Figure]:
-    """Return the figures of a run, or of several runs that differ in their seed."""
     return {
-        "r-matrix": r_matrix_figure(runs.first),
-        "ledger": ledger_figure(runs.model),
-        "over-time": over_time(runs),
-        "confusion": confusion(runs),
-        "curves": curves(runs),
+        f"accuracy-{NOT_IN_NAMES.sub('-', stream)}": partial(accuracies, measured, stream, shapes) for stream, shapes in streams.items()
+    }
+
+
+def drawings_of_runs(folders: Sequence[Path]) -> Drawings:
+    """Return what draws the figures of a run, or of several runs that differ in their seed. The first one drawn loads the model."""
+    runs = cache(lambda: Runs(folders))
+    return {
+        "r-matrix": lambda: r_matrix_figure(runs().first),
+        "ledger": lambda: ledger_figure(runs().model),
+        "over-time": lambda: over_time(runs()),
+        "confusion": lambda: confusion(runs()),
+        "curves": lambda: curves(runs()),
     }
 
 

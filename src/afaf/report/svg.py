@@ -99,7 +99,8 @@ def number_ink(share: float) -> str:
 def _ticks(low: float, high: float) -> list[float]:
     """At most six round numbers from low to high."""
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    return [float(tick) for tick in ticks if low <= tick <= high]
+    tolerance = 1e-9 * (high - low)  # a tick may be 0.30000000000000004
+    return [min(max(float(tick), low), high) for tick in ticks if low - tolerance <= tick <= high + tolerance]
 
 
 def _short(tick: float) -> str:

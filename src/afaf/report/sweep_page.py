@@ -35,7 +35,7 @@ def sweep_page(folder: Path) -> Page:
 def headline(outcome: Outcome) -> str:
     cards = [(str(len(outcome.trials)), "trials", outcome.counts)]
     best = outcome.best
-    if best is not None:
+    if best is not None and best.value is not None:  # None: it diverged
         cards.insert(0, (f"{best.value:.1f}", "best", f"% of validation images, trial {best.number}; best.toml has its settings"))
     return number_cards(cards)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,17 @@ class TrialEnded(Event):
     """A trial ended and is stored."""
 
     record: TrialRecord
+
+
+@dataclass(frozen=True)
+class AboutFields:
+    """What every description of a search holds."""
+
+    stream: str
+    method: str
+    seed: int
+    objective: str
+    space: Space
 
 
 @dataclass(frozen=True)
@@ -95,9 +106,12 @@ def discard_weights(folder: Path) -> None:
 
 def read_outcome(folder: Path) -> tuple[dict[str, Any], Outcome]:
     """The description of a search, and its outcome so far, empty in a new folder; RunError if sweep.json is damaged."""
-    table = read_json(folder / FILE) if (folder / FILE).exists() else {"about": {}, "trials": []}
+    if not (folder / FILE).exists():
+        return {}, Outcome([])
+    table = read_json(folder / FILE)
     try:
         about = build(dict[str, Any], table.get("about"), "about")
+        build(AboutFields, {one.name: about[one.name] for one in fields(AboutFields) if one.name in about}, "about")
         return about, build(Outcome, {name: value for name, value in table.items() if name in ("trials", "importance", "chosen")})
     except ConfigError as error:
         raise RunError(f"{folder / FILE} is damaged: {error}") from None
