@@ -135,7 +135,7 @@ def _union(parts: list[Tensor]) -> Tensor:
 
 
 def live_beside(ledger: Ledger, task: int) -> list[Tensor]:
-    """For each W_l (outputs, inputs): whether a task owns the connection, another one than this if this one has a sub-network."""
+    """For each W_l (outputs, inputs): whether any task owns the connection; a task with a sub-network does not count its own."""
     own = 0 if ledger.record_of(task) is None else task
     return [((owner > 0) & (owner != own)).any(dim=2) for owner in ledger.owners]
 

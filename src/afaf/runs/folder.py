@@ -165,7 +165,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
         except json.JSONDecodeError:
             if number == len(texts):
                 raise
-            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
+            warnings.warn(f"{path}, line {number}, is unfinished and was skipped", UnfinishedLine, stacklevel=2)
             continue
         yield line
 

@@ -75,7 +75,7 @@ def resume(
         run: The run folder, or its URL. A finished run returns its results.
         device: Continue on another device; the last bits may then differ.
         data: Another folder of the published datasets.
-        settings: Only run.checkpoint and run.chunk, which do not affect results.
+        settings: Only run.checkpoint, run.chunk and evaluate.batch_size, which do not affect results.
         stream: Needed again if the run was started with a `Stream` object.
         method: Needed again if the run was started with a `Method` class that is not registered.
         network: Needed again if the run was started with one.

@@ -158,7 +158,7 @@ def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[
             line = json.loads(text.decode("utf-8"))
             check_line(line)
         except json.JSONDecodeError:
-            warnings.warn(f"{path}, line {number}, is unfinished and was passed over", UnfinishedLine, stacklevel=2)
+            warnings.warn(f"{path}, line {number}, is unfinished and was skipped", UnfinishedLine, stacklevel=2)
             continue
         except (ConfigError, ValueError, RecursionError) as error:  # also not UTF-8, too long a number, too deep a nesting
             raise DataError(

@@ -76,7 +76,7 @@ Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sor
 
 
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
-    """The task's cone, and some neurons more where numbers are rounded: they lead to none of the cone.
+    """The task's cone, padded to a multiple of `round_to` with neurons that do not feed into it.
 
     A dead neuron at the trunk's top changes nothing and nothing it leads into learns from it; on a GPU it is gathered all the same:
     captured steps need a constant number of connections.
@@ -150,7 +150,7 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
 def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Tensor | bool] | None:
     """Where norms of some neurons stand still: which of the kept ones use the batch's statistics in a step.
 
-    Those outside the cone may, too: `scatter` leaves their statistics as they were.
+    Padding neurons outside the cone may use them as well: `scatter` leaves their statistics as they were.
     """
     if plan.norm_neurons is None:
         return None
