@@ -226,6 +226,7 @@ def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: 
         (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "resnet"], "resnet"),
         (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "none", "--method", "lda"], "method lda"),
         (["learn", place / "first", "--model", tmp_path / "new", "--method", "lad"], "lad"),
+        (["learn", place / "first", "--model", tmp_path / "new", "--encoder", "patches", "--seed", 1], "--seed"),
         (["learn", broken.parent, "--model", model], "x.png"),
         (["evaluate", model, grey.parent], "grey"),
         (["forget", grey.parent, "--model", model], "grey"),

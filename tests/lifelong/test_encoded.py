@@ -322,7 +322,11 @@ def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
     with pytest.raises(ValueError, match="augment"):
         AFAFClassifier(encoder=Preset(), augment="crop-flip").fit(x, y)
     with pytest.raises(ValueError, match="image_shape"):
-        AFAFClassifier(encoder=Preset(), epochs=3).fit(x.reshape(len(x), -1), y)
+        AFAFClassifier(encoder=Preset(), method="afaf", epochs=3).fit(x.reshape(len(x), -1), y)
+    with pytest.raises(ValueError, match="class_sums"):
+        AFAFClassifier(class_sums=True).fit(x, y)
+    with pytest.raises(ValueError, match="class_sums"):
+        AFAFClassifier(encoder=Preset()).fit(x, y).set_params(class_sums=True).partial_fit(x, y)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +341,7 @@ def test_the_classifier_needs_images_and_an_encoder_for_a_head() -> None:
         ("auto", "ewc", (), True, None),
         ("patches", "lda", (), True, "patches"),
         ("patches", "ewc", ("epochs",), True, "patches"),
+        ("patches", None, ("epochs", "network"), True, "patches"),
     ],
 )
 def test_which_encoder_a_new_model_gets(
@@ -352,6 +357,33 @@ def test_which_encoder_a_new_model_gets(
     for wrong in (("none", "lda"), ("auto", "lad")):
         with pytest.raises(ConfigError, match=wrong[1]):
             chosen_encoder(*wrong)
+
+
+@pytest.mark.parametrize(("method", "option"), [(None, "--seed"), ("lda", "--network"), ("ridge", "epochs"), ("ewc", "--grey")])
+def test_an_option_does_not_replace_the_head_on_a_named_encoder(method: str | None, option: str) -> None:
+    """A network on its features is far worse: it must be asked for."""
+    with pytest.raises(ConfigError, match=option):
+        chosen_encoder("patches", method, (option,))
+
+
+@pytest.mark.parametrize("how", [{"class_sums": True, "balance": False}, {"method": "afaf", "epochs": 1, "max_tasks": 2}])
+def test_a_loaded_model_with_an_encoder_tells_what_it_was_made_with(how: dict[str, Any], tmp_path: Path) -> None:
+    from sklearn.base import clone
+
+    from afaf import AFAFClassifier
+
+    x, y = images(each=3)
+    model = AFAFClassifier(encoder="patches", random_state=0, **how).fit(x, y)
+    model.save(tmp_path / "m.safetensors")
+    read = AFAFClassifier.load(tmp_path / "m.safetensors", image_shape=x.shape[1:])
+    assert {name: getattr(read, name) for name in how} == how
+    again = clone(read).fit(x, y)
+    assert type(again._lifelong) is type(model._lifelong)
+    assert np.allclose(again.predict_proba(x), model.predict_proba(x), atol=1e-6)
+    unnamed = AFAFClassifier.load(tmp_path / "m.safetensors", image_shape=x.shape[1:], encoder="none")
+    assert np.allclose(unnamed.predict_proba(x), model.predict_proba(x), atol=1e-6)
+    with pytest.raises(ValueError, match="class_sums"):
+        AFAFClassifier.load(tmp_path / "m.safetensors", image_shape=x.shape[1:], class_sums="class_sums" not in how)
 
 
 def test_the_distance_of_an_image_is_that_of_the_nearest_known_class(encoder: Encoder) -> None:
@@ -373,7 +405,7 @@ def test_a_network_learns_from_features_of_an_encoder(tmp_path: Path) -> None:
     x, y = images(each=20)
     labels, old = np.array(y), np.isin(y, LABELS[:2])
     how = {"epochs": 15, "max_tasks": 2, "random_state": 0, "device": "cpu"}
-    model, plain = AFAFClassifier(encoder=Preset(), **how), AFAFClassifier(**how)
+    model, plain = AFAFClassifier(encoder=Preset(), method="afaf", **how), AFAFClassifier(**how)
     features = encoded_inputs(find_encoder(Preset()), x)
     for some in (old, ~old):
         model.partial_fit(x[some], labels[some])

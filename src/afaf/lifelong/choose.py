@@ -16,6 +16,7 @@ AUTO, NONE = "auto", "none"
 Source = str | Path | nn.Module  # an encoder by name, file or module
 
 
+NETWORK = "network"  # the option that asks for a network, whatever the method
 OF_IMAGES = ("size", "grey", "augment")  # options of a network that learns from images
 
 
@@ -23,24 +24,32 @@ def chosen_encoder(encoder: Source | None, method: str | None, options: Sequence
     """The encoder of a new model; None: a network learns from images. `options` names given options that only a network has.
 
     "none" and None mean none. "auto" does so too if an option or a method of a network is given, else it takes the best encoder installed.
+    With an encoder that is named, an option alone does not replace the head by a network, which is far worse: it is refused.
     """
     if method is not None and method not in (*HEADS, *method_names()):
         raise ConfigError(f"unknown method '{method}': closed form {', '.join(HEADS)}; of a network {', '.join(method_names())}")
-    if encoder == AUTO and not trains_network(method, options):
-        return automatic()
-    if encoder is None or (isinstance(encoder, str) and encoder in (AUTO, NONE)):
+    if encoder == AUTO:
+        encoder = NONE if options or _of_network(method) else automatic()
+    if encoder is None or encoder == NONE:
         if method in HEADS and method not in method_names():
             why = f"{', '.join(options)}: for a network" if options else "it is a head"
             raise ConfigError(f"method {method} needs an encoder ({why}): name one, or another method")
         return None
-    needless = options if method in HEADS and method not in method_names() else [o for o in options if o.lstrip("-") in OF_IMAGES]
-    if needless:
+    if of_images := [option for option in options if option.lstrip("-") in OF_IMAGES]:
+        raise ConfigError(f"{', '.join(of_images)}: for a network that learns from images, and an encoder is named: leave that out")
+    if options and not trains_network(method, options):
         raise ConfigError(
-            f"{', '.join(needless)}: not for {f'the head {method}' if method in HEADS else 'features of an encoder'}: leave that out"
+            f"{', '.join(options)}: for a network, and a head in closed form is on the encoder: leave that out, or add --method afaf "
+            '(in Python method="afaf") to train a network on the encoder\'s features'
         )
     return encoder
 
 
 def trains_network(method: str | None, options: Sequence[str]) -> bool:
-    """Whether a network is trained, from images or on features, and not a head solved: a method or an option of a network asks for it."""
-    return bool(options) or (method is not None and method not in HEADS)
+    """Whether a network is trained on an encoder's features, and not a head solved: a method or `network` asks for it."""
+    asked = NETWORK in [option.lstrip("-") for option in options]
+    return _of_network(method) or (asked and (method is None or method in method_names()))
+
+
+def _of_network(method: str | None) -> bool:
+    return method is not None and method not in HEADS

@@ -29,7 +29,20 @@ from afaf.errors import AfafError, DataError
 from afaf.lifelong.base import encoded_inputs
 from afaf.lifelong.choose import AUTO, NONE, Source, chosen_encoder, trains_network
 from afaf.lifelong.encoded import EncodedModel, Part
-from afaf.lifelong.estimator_support import Told, as_array, as_value_errors, check_alike, lock_of, only_images, plain_label, with_channels
+from afaf.lifelong.estimator_support import (
+    Told,
+    as_array,
+    as_value_errors,
+    check_alike,
+    lock_of,
+    of_head,
+    only_images,
+    plain_label,
+    shape_in,
+    shape_of,
+    with_channels,
+    without_learned,
+)
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.life import Negatives
 from afaf.lifelong.model import Lifelong
@@ -39,6 +52,7 @@ from afaf.runs.device import find_device
 from afaf.streams.tasks import Augment
 
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
+CLASS_SUMS = "class_sums are for a head in closed form, and this is a network: leave that out"
 OF_NETWORK = ("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "settings")
 DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters that begin a model, and their settings
 
@@ -62,13 +76,13 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         balance: Give images of rare classes more weight.
         encoder: A frozen encoder below a closed-form head, instead of a network that is trained: "efficientnet-lite0", "timm:NAME",
             "torchvision:NAME", "transformers:NAME", a .pt2 or .onnx file, a module, or "patches", which needs no training; "auto" takes
-            the one of `afaf[photos]`, if it is installed, else "patches". None (the default) or "none" trains a network. With an
-            encoder, more samples of known classes are learned like any others.
+            the one of `afaf[photos]`, if it is installed, else "patches". None (the default) or "none" trains a network. With a
+            closed-form head, more samples of known classes are learned like any others.
         method: With an encoder the head: "lda", "ridge", "projection" or "nearest-mean"; None: "lda", or "ridge" on "patches".
             Or a method of `afaf methods`, by which a network is trained, on features with an encoder; None without one: "afaf".
-        class_sums: With an encoder, keep sums of each class too: `remove_class` is then exact.
-        learned_classes: For samples of classes learned before, without an encoder: "refuse" raises a ValueError, "skip" leaves them
-            out with a warning.
+        class_sums: With a closed-form head, keep sums of each class too: `remove_class` is then exact.
+        learned_classes: For samples of classes learned before, without a closed-form head: "refuse" raises a ValueError, "skip" leaves
+            them out with a warning.
         validation_fraction: Share of each class held out to score the task (`task_scores_`) and to calibrate probabilities.
         image_shape: (h, w) or (h, w, c), to treat vectors as images, for example after a scaler.
         settings: Any other setting of `afaf run`, such as {"sparse.drop": 10}.
@@ -140,12 +154,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _partial_fit(self, before: AnyModel | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
         images, labels = self._checked(X, y, reset=before is None)
-        if before is not None:
+        if before is not None and before.learns:
             self._refuse_late(before)
         if classes is not None and (strange := set(labels.tolist()) - set(np.asarray(classes).tolist())):
             raise ValueError(f"y holds classes that `classes` does not name: {sorted(map(str, strange))}")
         if before is not None and self.learned_classes == "skip":
-            images, labels = self._without_learned(before, images, labels)
+            images, labels = without_learned(before.life.known, images, labels)
         if len(labels):
             self._learn(before, images, labels)
         return self
@@ -183,8 +197,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lifelong: AnyModel = EncodedModel.load(path) if has_encoder(Path(path)) else Lifelong.load(path, find_device(model.device))
         model._take(lifelong)
         model.n_features_in_ = prod(model._image_shape)
-        if isinstance(lifelong, Lifelong) and lifelong.learns:  # a run's model was not made with parameters of this class
-            model.set_params(**{**model._parameters(lifelong.made_with), **parameters})
+        if lifelong.learns:  # a run's model was not made with parameters of this class
+            model.set_params(**{**model._begun_with(lifelong), **parameters})
             model._refuse_late(lifelong)
         return model
 
@@ -197,16 +211,19 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._take(changed)
 
     def forget(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Take samples out again, as if they had never been learned: only with an encoder. A class of which none is left is gone."""
+        """Take samples out again, as if never learned: only with a closed-form head. A class of which none is left is gone."""
         check_is_fitted(self)
         with self._one_change():
             model = self._lifelong
             if not isinstance(model, EncodedModel):
-                raise DataError("a network cannot forget samples: remove_class removes a class, and an encoder makes forget possible")
+                raise DataError("a network cannot forget samples: remove_class removes a class; a closed-form head makes forget possible")
             return self._take(model.forget(self._parts(model, *self._checked(X, y, reset=False))))
 
     def remove_class(self, label: Any) -> Self:
-        """No longer answer with a class: as if never learned with `class_sums`. A network's task without classes gives its place back."""
+        """No longer answer with a class. With `class_sums`, the model is then as if it had never learned the class.
+
+        A network's task without classes gives its place back.
+        """
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
@@ -270,19 +287,9 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         check_consistent_length(flat, labels)
         if reset:
-            self._image_shape = self._shape_of(X if isinstance(X, np.ndarray) else flat)
+            self._image_shape = shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
         check_alike(X, self._image_shape)
         return self._images(flat), labels
-
-    def _shape_of(self, X: NDArray[Any]) -> tuple[int, ...]:
-        """What one image is: (features,), or (h, w, c)."""
-        shape = tuple(X.shape[1:])
-        if self.image_shape is not None:
-            given = with_channels(self.image_shape)
-            if prod(shape) != prod(given):
-                raise ValueError(f"image_shape = {self.image_shape} has {prod(given)} values, but X has {prod(shape)} for an image")
-            shape = given
-        return with_channels(shape)
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """X as scikit-learn checks it, in two dimensions; bytes stay bytes."""
@@ -305,14 +312,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Find the encoder of a model that was read: this estimator's, or the one that the model names."""
         if model.identity is not None and not model.attached:
             with as_value_errors():
-                model.attach(model.identity.name if self.encoder in (None, AUTO) else self.encoder, find_device(self.device))
-
-    def _without_learned(self, before: AnyModel, images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        known = before.life.known
-        new = np.array([plain_label(label) not in known for label in labels.tolist()], dtype=bool)
-        if not new.all():
-            warnings.warn(f"{int((~new).sum())} samples of classes that were learned already are left out", UserWarning, stacklevel=3)
-        return images[new], labels[new]
+                model.attach(model.identity.name if self.encoder in (None, AUTO, NONE) else self.encoder, find_device(self.device))
 
     def _learn(self, before: AnyModel | None, images: NDArray[Any], labels: NDArray[Any]) -> None:
         device, of_network = find_device(self.device), self._of_network()
@@ -328,6 +328,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(words, UserWarning, stacklevel=4)
             self._take(learned)
             return
+        if self.class_sums:
+            raise ValueError(CLASS_SUMS)
         if frozen is not None:
             images = encoded_inputs(frozen, only_images(images))
         before = before or Lifelong.begin(images, plain, self._settings(self._draw_seed), device, frozen)
@@ -356,11 +358,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _refuse_late(self, lifelong: AnyModel) -> None:
         """What is decided when a model is begun holds for all its tasks: another value is refused, for it would be ignored."""
         if isinstance(lifelong, EncodedModel):
-            if self.method not in (None, lifelong.head.name):
-                raise ValueError(f"method={self.method!r}: decided when a model is begun, and this one has {lifelong.head.name!r}")
+            for name, had in of_head(lifelong.head).items():
+                if getattr(self, name) not in (None, had):
+                    raise ValueError(f"{name}={getattr(self, name)!r}: decided when a model is begun, and this one has {had!r}")
             return
-        if not lifelong.learns:
-            return
+        if self.class_sums:
+            raise ValueError(CLASS_SUMS)
         made = self._parameters(lifelong.made_with)
         with as_value_errors():
             asked = self._parameters(lifelong.decided(self._settings(lambda: lifelong.learner.seed)))
@@ -374,23 +377,20 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"set_params({has}); or begin a new model: fit does, and forgets this one"
             )
 
+    def _begun_with(self, model: AnyModel) -> dict[str, Any]:
+        encoder = {} if model.identity is None else {"encoder": model.identity.name}
+        return encoder | (of_head(model.head) if isinstance(model, EncodedModel) else self._parameters(model.made_with))
+
     def _parameters(self, settings: LifelongSettings) -> dict[str, Any]:
         """Parameters that a model was begun with, or might have been."""
         image_shape = self._image_shape if len(self._image_shape) == 3 else None
         return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
-    def _shape_in(self, model: AnyModel) -> tuple[int, ...]:
-        """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
-        if model.identity is not None:
-            return with_channels(self.image_shape or (*[model.identity.preprocessing.size] * 2, 3))
-        shape = model.spec.input_shape
-        return (*shape[1:], shape[0]) if len(shape) == 3 else shape
-
     def _take(self, lifelong: AnyModel) -> Self:
         """Answer with this model from now on."""
         self._lifelong = lifelong
         if not hasattr(self, "_image_shape"):
-            self._image_shape = self._shape_in(lifelong)
+            self._image_shape = shape_in(lifelong, self.image_shape)
         known = list(lifelong.life.known)
         self.classes_: NDArray[Any] = as_array(known)
         place = {label: i for i, label in enumerate(known)}

@@ -6,7 +6,8 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from afaf.errors import DataError
 from afaf.explain import explained, is_out_of_memory
+from afaf.lifelong.head_state import HeadSettings
 from afaf.lifelong.life import Label, sorted_labels
+from afaf.lifelong.model_store import AnyModel
 from afaf.lifelong.training import Progress
 from afaf.training.report import EpochReport
 
@@ -66,6 +69,25 @@ def with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
     return (*extents, 1) if len(extents) == 2 else extents
 
 
+def shape_of(X: NDArray[Any], image_shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """What one image is: (features,), or (h, w, c)."""
+    shape = tuple(X.shape[1:])
+    if image_shape is not None:
+        given = with_channels(image_shape)
+        if prod(shape) != prod(given):
+            raise ValueError(f"image_shape = {image_shape} has {prod(given)} values, but X has {prod(shape)} for an image")
+        shape = given
+    return with_channels(shape)
+
+
+def shape_in(model: AnyModel, image_shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
+    if model.identity is not None:
+        return with_channels(image_shape or (*[model.identity.preprocessing.size] * 2, 3))
+    shape = model.spec.input_shape
+    return (*shape[1:], shape[0]) if len(shape) == 3 else shape
+
+
 def check_alike(X: Any, shape: tuple[int, ...]) -> None:
     """As many values in another shape, such as channels first, are other images."""
     if isinstance(X, np.ndarray) and X.ndim in (3, 4) and len(shape) == 3 and with_channels(X.shape[1:]) != shape:
@@ -92,6 +114,19 @@ def plain_label(label: Any) -> Label:
     if isinstance(label, str) and label.endswith("\0"):
         raise DataError(f"a label cannot end in a NUL character, which numpy drops: {label!r}")
     return label
+
+
+def without_learned(known: Container[Label], images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Samples of classes that are not known yet."""
+    new = np.array([plain_label(label) not in known for label in labels.tolist()], dtype=bool)
+    if not new.all():
+        warnings.warn(f"{int((~new).sum())} samples of classes that were learned already are left out", UserWarning, stacklevel=3)
+    return images[new], labels[new]
+
+
+def of_head(head: HeadSettings) -> dict[str, Any]:
+    """The parameters that a model of this head was begun with."""
+    return {"method": head.name, "balance": head.balance, "class_sums": head.class_sums}
 
 
 def only_images(images: NDArray[Any]) -> NDArray[Any]:
