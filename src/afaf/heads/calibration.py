@@ -40,7 +40,7 @@ class Unseen:
     means: Tensor  # (k, d), taught
     held_means: Tensor  # (k, d), of held-out images; as taught where there are none
     moment: Tensor  # (d, d), the mean of deviation deviation'
-    images: float  # that say so
+    images: float  # number of held-out images that say so (degrees of freedom)
 
     @classmethod
     def of(cls, taught: Sums, held: Sums) -> Unseen | None:

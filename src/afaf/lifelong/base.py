@@ -35,7 +35,7 @@ class LearnedModel:
 
     @property
     def attached(self) -> bool:
-        """Whether nothing is left to find."""
+        """Whether the encoder is loaded, or none is needed."""
         return self.identity is None or self._encoder is not None
 
     def attach(self, source: str | Path | nn.Module | Encoder, device: torch.device | str = "cpu") -> None:
@@ -76,5 +76,5 @@ def inputs(encoded: Tensor) -> NDArray[np.float32]:
 
 
 def encoded_inputs(encoder: Encoder, images: NDArray[Any]) -> NDArray[Any]:
-    """The same of images (n, h, w, 1 or 3); vectors are such inputs already."""
+    """Images (n, h, w, 1 or 3) as a network's input vectors; vectors are returned unchanged."""
     return images if images.ndim == 2 else inputs(encoder.features(as_bytes(images)))
