@@ -122,7 +122,7 @@ def test_photographs_learn(size: int, tmp_path: Path) -> None:
         pytest.skip("AFAF_PHOTOS names no folder of photographs")
     (tmp_path / "order.txt").write_text("Apple, Milk\nBanana, Juice\nMelon, Yoghurt\n")
     settings = {"stream.size": size, "stream.order": str(tmp_path / "order.txt"), "stream.augment": "resized-crop-flip"}
-    settings |= {"network.width": 16, "learn.epochs": 8, "learn.batch_size": 16, "run.images": 40}
+    settings |= {"network.width": 16, "learn.epochs": 20, "learn.batch_size": 16, "run.images": 40}
     results = afaf.run(f"folder:{photos}", "afaf", settings=settings, device="cpu")
     assert min(results.R_task_il[i][i] for i in range(3)) > 60
     assert results.acc_task_il > 70
