@@ -213,10 +213,7 @@ class NetworkSpec:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each layer follows from the one before alone, convolutions having stride 1, no padding and no groups.
-
-        These are the networks that the CUDA kernels support.
-        """
+        """Whether each layer follows from the one before alone, without strides, padding or groups: what the CUDA kernels support."""
         return all(edge.source == edge.target - 1 and edge.product.plain for edge in self.edges) and self.E == self.L - 1
 
     def groups_from(self, l: int) -> tuple[int, ...]:
