@@ -30,8 +30,8 @@ def activation_count(spec: NetworkSpec, neurons: Mapping[int, int]) -> int:
 
 def activation_flops(spec: NetworkSpec, neurons: Mapping[int, int]) -> int:
     """Of the pass through so many neurons of each group that gives the features of an image."""
-    pairs = [edge.pairs(neurons[edge.source_group], neurons[edge.target_group]) for edge in spec.edges[:-1]]
-    return sum(2 * count * edge.block * edge.positions for count, edge in zip(pairs, spec.edges, strict=False))
+    below = spec.edges[:-1]
+    return sum(2 * edge.pairs(neurons[edge.source_group], neurons[edge.target_group]) * edge.block * edge.positions for edge in below)
 
 
 def first_task_activations(learner: Learner) -> Callable[[Tensor], Tensor]:

@@ -26,8 +26,8 @@ def part_of(spec: NetworkSpec, parameters: Parameters, kept: Neurons) -> Paramet
     """The parameters of the kept neurons, copied."""
     weights, biases = [], []
     for weight, bias, edge in zip(parameters.weights, parameters.biases, spec.edges, strict=True):
-        weights.append(weight.detach()[kept[edge.target_group]][:, edge.columns(kept[edge.source_group])].clone())
-        biases.append(bias.detach()[kept[edge.target_group]].clone())
+        weights.append(weight.detach()[kept[edge.target_group]][:, edge.columns(kept[edge.source_group])])
+        biases.append(bias.detach()[kept[edge.target_group]])
     norms = {
         layer: Norm(*(tensor.detach()[kept[spec.layer(layer).group]] for tensor in norm.tensors().values()))
         for layer, norm in parameters.norms.items()
