@@ -8,16 +8,17 @@ import torch
 from afaf.methods.base import TaskContext
 from afaf.methods.dense import DenseOptions
 from afaf.methods.finetune import Finetune
-from afaf.network.forward import Training
+from afaf.network.forward import Parameters, Training
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
+from afaf.training.compact import gather, neurons_that_matter
 from afaf.training.cuda.fused import Fused
 from afaf.training.cuda.kernels import tile_of_logits
-from afaf.training.cuda.workspace import MixedPrecisionWorkspace
+from afaf.training.cuda.workspace import DeviceWorkspace, MixedPrecisionWorkspace
 from afaf.training.learner import Learner
 from afaf.training.settings import LearnSettings, Settings
-from afaf.training.step import Workspace
-from afaf.training.task_data import TaskData
+from afaf.training.step import Workspace, start_optimiser
+from afaf.training.task_data import RngScope, TaskData
 from conftest import small_stream
 
 
@@ -86,3 +87,46 @@ def test_releasing_and_claiming_change_tensors_in_place() -> None:
     learner.claim(1, 1, some)
     assert learner.network.weight(1) is weight
     assert torch.equal(weight, learner.network.initial_weights(1))
+
+
+class ConvertedOneByOne(DeviceWorkspace):
+    """Leaves it to autocast to convert each weight."""
+
+    def as_read(self, leaves: Parameters) -> Parameters:
+        self.read = [leaf.detach() for leaf in leaves.weights]
+        return leaves
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_weights_converted_together_learn_what_autocast_learns(penalised: bool) -> None:
+    """A residual network in bfloat16, two steps; a term of the loss may read the weights themselves."""
+    block = (
+        Layer("conv", 6, ("norm", "relu"), padding=1),
+        Layer("conv", 8, ("norm",), kernel=1, stride=2, inputs=(2,)),
+        Layer("conv", 8, ("norm", "relu"), stride=2, padding=1, inputs=(2,)),
+        Layer("conv", 8, ("norm",), padding=1, groups=2),
+        Layer("sum", 8, ("relu", "global-mean"), inputs=(3, 5)),
+        Layer("dense", 5),
+    )
+    task, learned = small_stream([3])[0], []
+    data = TaskData([(task.train, task.preparation)])
+    for kind in (ConvertedOneByOne, DeviceWorkspace):
+        learner = Learner.fresh(Network(NetworkSpec("small", (1, 8, 8), block, 3), seed=1))
+        learner.begin(1, task.classes)
+        settings = Settings(LearnSettings(batch_size=8, lr=0.5, momentum=0.9, weight_decay=0.01))
+        method, context = Finetune(DenseOptions(), settings), TaskContext(1, task.classes, data)
+        method.start(learner, context, 0)
+        plan = method.plan(learner, context, 0)
+        cross_entropy = plan.loss
+        if penalised:
+            plan.loss = lambda step, plain=cross_entropy: plain(step) + sum(w.square().sum() for w in step.parameters.weights)
+        start_optimiser(learner, plan, 0)
+        work = kind.on_device(gather(learner, plan, neurons_that_matter(learner, plan)), autocast=True)
+        scope = RngScope(0, 1)
+        work.begin(scope, plan.coefficients(0.5, 0, 2))
+        for samples in (torch.arange(8), torch.arange(8, 16)):
+            assert work.take_step(*data.batch(samples, scope), work.mode_now(samples.to(torch.int32))) is not None
+        learned.append([*work.parameters.weights, *work.parameters.biases, *work.buffers.values()])
+    for one_by_one, together in zip(*learned, strict=True):
+        assert torch.allclose(one_by_one, together, atol=1e-3)
+    assert any(bool((weight != 0).any()) for weight in learned[0])

@@ -1,7 +1,7 @@
 """The workspace of steps on CUDA: mixed precision, fused kernels, the same results up to the precision chosen.
 
-Each W_l has *compute weights*: a copy in the precision in which products read it fastest. A product reads the compute weights, its gradient
-is taken there, and one kernel then updates the weight, its copy, the optimiser's buffers and its importance.
+Each W_l has *compute weights*: a copy in the precision in which products read it fastest. A product reads the compute weights, and its
+gradient is taken there. For chains, one kernel then updates the weight, its copy, the optimiser's buffers and its importance.
 
 Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
 which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other and only the task's
@@ -18,6 +18,7 @@ from torch import Tensor
 from afaf.network.forward import Parameters, Training, forward
 from afaf.network.ops import FusedKernel, fuse
 from afaf.network.spec import NeuronLayer
+from afaf.subnets.rewire import Importance
 from afaf.training.cuda.fused import Fused, FusedNorms
 from afaf.training.cuda.gradients import Backward, FusedCrossEntropy
 from afaf.training.cuda.kernels import (
@@ -50,6 +51,7 @@ class DeviceWorkspace(Workspace):
     """A workspace whose steps can be captured: dropout keys and the optimiser's coefficients are read from device memory.
 
     It computes with PyTorch's own operations and the kernels for norms, whatever the network; with `autocast`, products are in bfloat16.
+    All tensors are laid out in memory as products read them.
     """
 
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # of dropout in each layer, at the present epoch
@@ -57,12 +59,37 @@ class DeviceWorkspace(Workspace):
     current: Tensor = field(default_factory=lambda: torch.empty(0))  # (numbers,): and of the present step, where graphs read them
     autocast: bool = False
     dense_masks: dict[str, Tensor] = field(default_factory=dict)
+    compute_weights: list[Tensor] = field(default_factory=list)
+    read: list[Tensor] = field(default_factory=list)  # the leaves of the present step: compute weights that want gradients
 
     @classmethod
     def on_device(cls, work: Workspace, autocast: bool) -> DeviceWorkspace:
         here = cls(**vars(work), autocast=autocast)
+        here.lay_out()
+        if autocast:
+            here.compute_weights = [w.to(torch.bfloat16, copy=True) for w in here.parameters.weights]
         here.place_on_device()
         return here
+
+    def lay_out(self) -> None:
+        """Put everything shaped as weights into their order in memory."""
+        weights = [self.laid_out(l, w) for l, w in enumerate(self.parameters.weights, 1)]
+        self.parameters = Parameters(weights, self.parameters.biases, self.parameters.norms)
+        self.importance = Importance([self.laid_out(l, c) for l, c in enumerate(self.importance.connections, 1)], self.importance.neurons)
+        self.moving = {l: self.laid_out(l, mask) for l, mask in self.moving.items()}
+        self.buffers = {name: self._laid_out_buffer(name, buffer) for name, buffer in self.buffers.items()}
+        if self.plan.penalty is not None:
+            self.plan = replace(self.plan, penalty=self.plan.penalty.laid_out(self.laid_out))
+
+    def laid_out(self, l: int, tensor: Tensor) -> Tensor:
+        """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
+        if self.spec.edge(l).product.maps:
+            return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
+        return tensor.contiguous()
+
+    def _laid_out_buffer(self, name: str, buffer: Tensor) -> Tensor:
+        _, kind, number = name.split("/")
+        return self.laid_out(int(number), buffer) if kind == "weight" else buffer
 
     def place_on_device(self, dtype: torch.dtype = torch.float64) -> None:
         """Allocate the device tensors of keys and coefficients."""
@@ -90,9 +117,33 @@ class DeviceWorkspace(Workspace):
         with torch.autocast(h.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             return super().take_step(h, labels, mode)
 
+    def as_read(self, leaves: Parameters) -> Parameters:
+        """All weights are converted together: autocast would convert each, and its order in memory, by itself."""
+        if not self.autocast:
+            return leaves
+        torch._foreach_copy_([self.compute_weights[l - 1] for l in self.moving], [leaves.weights[l - 1].detach() for l in self.moving])
+        return Parameters(self._compute_leaves(), leaves.biases, leaves.norms)
+
+    def _compute_leaves(self) -> list[Tensor]:
+        self.read = [compute_weight.detach().requires_grad_(l in self.moving) for l, compute_weight in enumerate(self.compute_weights, 1)]
+        return list(self.read)
+
+    def _read_gradients(self, leaves: Parameters) -> None:
+        """Give the weights the gradients of their compute weights, beside those of loss terms on the weights themselves."""
+        if not self.autocast:
+            return
+        found = {l: gradient for l in self.moving if (gradient := self.read[l - 1].grad) is not None}
+        gradients = [torch.empty_like(leaves.weights[l - 1]) for l in found]
+        if found:
+            torch._foreach_copy_(gradients, list(found.values()))
+        for l, gradient in zip(found, gradients, strict=True):
+            more = leaves.weights[l - 1].grad
+            leaves.weights[l - 1].grad = gradient if more is None else gradient + more
+
     @torch.no_grad()
     def update(self, leaves: Parameters) -> None:
         """All parameters together, where importances are not asked for: a step has hundreds of small tensors."""
+        self._read_gradients(leaves)
         optimiser, plan = self.plan.optimiser, self.plan
         if not isinstance(optimiser, SGD) or plan.importance or plan.clip is not None:
             return super().update(leaves)
@@ -133,12 +184,10 @@ class DeviceWorkspace(Workspace):
 
 @dataclass
 class MixedPrecisionWorkspace(DeviceWorkspace):
-    """A workspace with compute weights, all tensors laid out in memory as products read them: for chains, with our kernels."""
+    """A workspace for chains, with our kernels."""
 
-    compute_weights: list[Tensor] = field(default_factory=list)
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
     listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> indices of the task's connections, where only they are touched
-    read: list[Tensor] = field(default_factory=list)  # the leaves of the present step
     penalties: dict[int, WeightPenalty] = field(default_factory=dict)  # l of W_l -> the penalty on it, where kernels apply it
     energy: Tensor | None = None  # what these add to the loss of the present step
     loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps a penalty
@@ -148,18 +197,13 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
     @classmethod
     def of(cls, work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
         """The same part of the network, laid out anew."""
-        device, plan = work.parameters.weights[0].device, work.plan
+        device = work.parameters.weights[0].device
         whole = {l: torch.arange(work.spec.layer(l).size, device=device) for l in range(1, work.spec.L + 1)}
         here = cls(**{**vars(work), "neurons": {l: index.to(torch.int32) for l, index in (whole | work.neurons).items()}})
-        weights = [here.laid_out(l, w) for l, w in enumerate(work.parameters.weights, 1)]
-        here.parameters = Parameters(weights, work.parameters.biases, work.parameters.norms)
-        here.importance.connections = [here.laid_out(l, c) for l, c in enumerate(work.importance.connections, 1)]
-        here.moving = {l: here.laid_out(l, mask) for l, mask in work.moving.items()}
+        here.lay_out()
         here.all_move = {l: bool(mask.all()) for l, mask in here.moving.items()}
-        here.buffers = {name: here._laid_out_buffer(name, buffer) for name, buffer in work.buffers.items()}
-        here.plan = replace(plan, penalty=None if plan.penalty is None else plan.penalty.laid_out(here.laid_out))
         here._take_penalties()
-        here.compute_weights = [w.to(dtype, copy=True) for w in weights]
+        here.compute_weights = [w.to(dtype, copy=True) for w in here.parameters.weights]
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.side_stream = SideStream(device) if device.type == "cuda" else None
@@ -178,16 +222,6 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
     def updates_at_once(self) -> bool:
         """Whether a parameter can be updated as soon as its gradient is known: plain SGD, and no norm of the whole gradient is needed."""
         return self.plan.optimiser.plain and self.plan.clip is None
-
-    def laid_out(self, l: int, tensor: Tensor) -> Tensor:
-        """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
-        if self.spec.edge(l).product.maps:
-            return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
-        return tensor.contiguous()
-
-    def _laid_out_buffer(self, name: str, buffer: Tensor) -> Tensor:
-        _, kind, number = name.split("/")
-        return self.laid_out(int(number), buffer) if kind == "weight" else buffer
 
     def _take_penalties(self) -> None:
         """Let the kernels that update weights apply the penalty on those that may all move; the rest of it stays in the plan."""
@@ -300,8 +334,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         )
 
     def as_read(self, leaves: Parameters) -> Parameters:
-        self.read = [compute_weight.detach().requires_grad_(l in self.moving) for l, compute_weight in enumerate(self.compute_weights, 1)]
-        return Parameters(list(self.read), leaves.biases, leaves.norms)
+        return Parameters(self._compute_leaves(), leaves.biases, leaves.norms)
 
     @torch.no_grad()
     def update(self, leaves: Parameters) -> None:
@@ -367,7 +400,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
                 norms.append(square.sqrt())
                 energies.append(energy)
             else:
-                norms.append(((gradient if more is None else gradient + more) * self.moving[l]).norm())
+                norms.append(((gradient) * self.moving[l]).norm())
         self.energy = torch.stack(energies).sum() if any(not penalty.proximal for penalty in self.penalties.values()) else None
         return clip_scale(norms, self.plan.clip)
 

@@ -16,6 +16,7 @@ from afaf.training.cuda.kernels.language import available, jit, tl, triton
 
 TILE = 4096  # values in a tile
 PARTS = 512  # at most, that a neuron's sums are made of
+WARPS = 8  # of the kernels that sum: enough in flight to hide the loads
 
 
 @dataclass(frozen=True)
@@ -28,28 +29,30 @@ class Normalised:
 
 @jit
 def _statistics(z_at, parts_at, rows, eights, tiles: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean and sum of squared distances to it, of each neuron over a part of the rows."""
+    """Mean and sum of squared distances to it, of each neuron over a part of the rows.
+
+    Every place of a tile keeps both for the values that it has seen (Welford's updates); they are put together once, at the end.
+    """
     neurons = eights * 8
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
-    mean = tl.zeros((NEURONS,), dtype=tl.float32)
-    squares = tl.zeros((NEURONS,), dtype=tl.float32)
-    count = 0.0
+    first = tl.program_id(0) * tiles * ROWS + tl.arange(0, ROWS)
+    mean = tl.zeros((ROWS, NEURONS), dtype=tl.float32)
+    squares = tl.zeros((ROWS, NEURONS), dtype=tl.float32)
+    seen = 0.0
     for tile in range(tiles):
-        first = (tl.program_id(0) * tiles + tile) * ROWS
-        r = first + tl.arange(0, ROWS)
+        r = first + tile * ROWS
         inside = (r < rows)[:, None] & (c < neurons)[None, :]
         z = tl.load(z_at + r.to(tl.int64)[:, None] * neurons + c[None, :], mask=inside, other=0.0).to(tl.float32)
-        here = tl.minimum(tl.maximum(rows - first, 0), ROWS).to(tl.float32)
-        mean_here = tl.sum(z, axis=0) / tl.maximum(here, 1.0)
-        off = tl.where(inside, z - mean_here[None, :], 0.0)
-        apart = mean_here - mean
-        share = here / tl.maximum(count + here, 1.0)
-        squares += tl.sum(off * off, axis=0) + apart * apart * count * share
-        mean += apart * share
-        count += here
+        seen += 1.0
+        off = tl.where(inside, z - mean, 0.0)
+        mean += off * (1.0 / seen)
+        squares += off * (z - mean)
+    count = tl.minimum(tl.maximum((rows - first + ROWS - 1) // ROWS, 0), tiles).to(tl.float32)[:, None]
+    mean_of_part = tl.sum(mean * count, axis=0) / tl.maximum(tl.sum(count), 1.0)
+    off = mean - mean_of_part[None, :]
     at = parts_at + tl.program_id(0) * 2 * neurons + c
-    tl.store(at, mean, mask=c < neurons)
-    tl.store(at + neurons, squares, mask=c < neurons)
+    tl.store(at, mean_of_part, mask=c < neurons)
+    tl.store(at + neurons, tl.sum(squares + off * off * count, axis=0), mask=c < neurons)
 
 
 @jit
@@ -125,8 +128,8 @@ def _sums(  # type: ignore[no-untyped-def]
     inverse = tl.load(used_at + neurons + c, mask=c < neurons, other=0.0)
     gain = tl.load(gain_at + c, mask=c < neurons, other=0.0)
     shift = tl.load(shift_at + c, mask=c < neurons, other=0.0)
-    plain = tl.zeros((NEURONS,), dtype=tl.float32)
-    weighted = tl.zeros((NEURONS,), dtype=tl.float32)
+    plain = tl.zeros((ROWS, NEURONS), dtype=tl.float32)  # summed over the tile once, at the end
+    weighted = tl.zeros((ROWS, NEURONS), dtype=tl.float32)
     for tile in range(tiles):
         r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
         inside = (r < rows)[:, None] & (c < neurons)[None, :]
@@ -135,11 +138,11 @@ def _sums(  # type: ignore[no-untyped-def]
         x = (tl.load(z_at + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
         if RELU:
             gradient = tl.where(x * gain[None, :] + shift[None, :] > 0, gradient, 0.0)
-        plain += tl.sum(gradient, axis=0)
-        weighted += tl.sum(gradient * x, axis=0)
+        plain += gradient
+        weighted += gradient * x
     at = parts_at + tl.program_id(0) * 2 * neurons + c
-    tl.store(at, plain, mask=c < neurons)
-    tl.store(at + neurons, weighted, mask=c < neurons)
+    tl.store(at, tl.sum(plain, axis=0), mask=c < neurons)
+    tl.store(at + neurons, tl.sum(weighted, axis=0), mask=c < neurons)
 
 
 @jit
@@ -205,7 +208,7 @@ def normalise(z: Tensor, bias: Tensor, norm: Norm, by_batch: Tensor | None, relu
     tile = _tiling(rows, neurons)
     parts = torch.empty(tile.parts, 2, neurons, dtype=torch.float32, device=z.device)
     used = torch.empty(2, neurons, dtype=torch.float32, device=z.device)
-    _statistics[(tile.parts, tile.columns)](z, parts, rows, neurons // 8, tile.in_part, tile.rows, tile.neurons)
+    _statistics[(tile.parts, tile.columns)](z, parts, rows, neurons // 8, tile.in_part, tile.rows, tile.neurons, num_warps=WARPS)
     _finish_statistics[(triton.cdiv(neurons, 16),)](
         parts, bias, bias if by_batch is None else by_batch, norm.mean, norm.var, used, rows, tile.parts, tile.in_part * tile.rows, neurons,
         MOMENTUM, EPSILON, by_batch is not None, triton.next_power_of_2(tile.parts), 16,
@@ -226,7 +229,7 @@ def normalise_backward(
     choose, cut = by_batch is not None, grad_mask is not None
     chosen, passes = used if by_batch is None else by_batch, used if grad_mask is None else grad_mask
     _sums[(tile.parts, tile.columns)](
-        above, z, used, gain, shift, parts, rows, neurons // 8, tile.in_part, relu, tile.rows, tile.neurons
+        above, z, used, gain, shift, parts, rows, neurons // 8, tile.in_part, relu, tile.rows, tile.neurons, num_warps=WARPS
     )  # fmt: skip
     _finish_sums[(triton.cdiv(neurons, 16),)](
         parts, used, gain, chosen, passes, sums, tile.parts, neurons, choose, cut, triton.next_power_of_2(tile.parts), 16
