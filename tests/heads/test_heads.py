@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 from torch import Tensor
 
-from afaf.heads import HEADS, solve
+from afaf.heads import HEADS
 from afaf.heads.calibration import Unseen, temperature
 from afaf.heads.projection import Projection
 from afaf.heads.sums import Linear, Sums, packed, packed_bytes
@@ -40,17 +40,17 @@ def same(a: Linear, b: Linear, tolerance: float = 1e-6) -> bool:
 @given(seed=st.integers(0, 10**6), cuts=st.integers(1, 12))
 def test_order_and_instalments_do_not_matter(name: str, seed: int, cuts: int) -> None:
     x, y = images(seed)
-    whole = solve(name, Sums.of(x, y, K))
+    whole = HEADS[name].solve(Sums.of(x, y, K))
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed + 1))
     parts = [Sums.of(x[part], y[part], int(y[part].max()) + 1) for part in order.chunk(cuts)]
-    assert same(solve(name, reduce(Sums.__add__, parts)), whole)
+    assert same(HEADS[name].solve(reduce(Sums.__add__, parts)), whole)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_classes_one_at_a_time_equal_all_at_once(name: str) -> None:
     x, y = images(3)
     parts = [Sums.of(x[y == c], y[y == c], c + 1) for c in range(K)]
-    assert same(solve(name, reduce(Sums.__add__, parts)), solve(name, Sums.of(x, y, K)))
+    assert same(HEADS[name].solve(reduce(Sums.__add__, parts)), HEADS[name].solve(Sums.of(x, y, K)))
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -59,7 +59,7 @@ def test_classes_one_at_a_time_equal_all_at_once(name: str) -> None:
 def test_removed_images_were_never_there(name: str, seed: int, gone: int) -> None:
     x, y = images(seed)
     left = Sums.of(x, y, K) - Sums.of(x[-gone:], y[-gone:], K)
-    assert same(solve(name, left), solve(name, Sums.of(x[:-gone], y[:-gone], K)))
+    assert same(HEADS[name].solve(left), HEADS[name].solve(Sums.of(x[:-gone], y[:-gone], K)))
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -68,15 +68,15 @@ def test_a_class_whose_images_are_removed_leaves_no_trace(name: str) -> None:
     stay = y != 2
     left = (Sums.of(x, y, K) - Sums.of(x[~stay], y[~stay], K)).take([0, 1, 3, 4])
     renumbered = torch.tensor([0, 1, -1, 2, 3])[y[stay]]
-    assert same(solve(name, left), solve(name, Sums.of(x[stay], renumbered, K - 1)))
+    assert same(HEADS[name].solve(left), HEADS[name].solve(Sums.of(x[stay], renumbered, K - 1)))
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_class_without_images_is_never_the_answer(name: str) -> None:
     x, y = images(6)
-    head = solve(name, Sums.of(x, y, K + 1))
+    head = HEADS[name].solve(Sums.of(x, y, K + 1))
     assert int((head(x).argmax(1) == K).sum()) == 0
-    assert same(Linear(head.weights[:K], head.bias[:K]), solve(name, Sums.of(x, y, K)))
+    assert same(Linear(head.weights[:K], head.bias[:K]), HEADS[name].solve(Sums.of(x, y, K)))
 
 
 def test_more_images_cannot_be_removed_than_were_added() -> None:
@@ -110,13 +110,13 @@ def test_nonsense_is_no_sum() -> None:
 
 def test_nearest_mean_is_nearest_centroid() -> None:
     x, y = images(9)
-    assert np.array_equal(solve("nearest-mean", Sums.of(x, y, K))(x).argmax(1).numpy(), NearestCentroid().fit(x, y).predict(x))
+    assert np.array_equal(HEADS["nearest-mean"].solve(Sums.of(x, y, K))(x).argmax(1).numpy(), NearestCentroid().fit(x, y).predict(x))
 
 
 def test_lda_is_scikit_learns() -> None:
     x, y = images(10)
     n, k = len(y), K
-    ours = torch.softmax(solve("lda", Sums.of(x, y, k), shrinkage=0.3, balance=False)(x), 1)
+    ours = torch.softmax(HEADS["lda"].solve(Sums.of(x, y, k), shrinkage=0.3, balance=False)(x), 1)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Within(0.3, n, k)).fit(x.double().numpy(), y)
     assert np.allclose(ours, theirs.predict_proba(x.double().numpy()), atol=1e-8)
 
@@ -138,7 +138,7 @@ def test_ridge_is_scikit_learns() -> None:
     x, y = images(11)
     sums = Sums.of(x, y, K)
     centred = x.double() - x.double().mean(0)
-    ours = solve("ridge", sums, strength=0.1, balance=False)
+    ours = HEADS["ridge"].solve(sums, strength=0.1, balance=False)
     theirs = Ridge(alpha=float(0.1 * (centred.T @ centred).diagonal().mean())).fit(x.double().numpy(), torch.eye(K)[y].numpy())
     assert np.allclose(ours.weights, theirs.coef_, atol=1e-8)
     assert np.allclose(ours.bias, theirs.intercept_, atol=1e-8)
@@ -148,7 +148,7 @@ def test_ridge_is_scikit_learns() -> None:
 def test_a_rare_class_is_answered(name: str) -> None:
     x, y = images(12, n=900)
     keep = torch.cat([(y == c).nonzero()[:n, 0] for c, n in enumerate((150, 150, 100, 30, 8))])
-    head, rest = solve(name, Sums.of(x[keep], y[keep], K)), torch.ones(len(y), dtype=torch.bool).index_fill(0, keep, False)
+    head, rest = HEADS[name].solve(Sums.of(x[keep], y[keep], K)), torch.ones(len(y), dtype=torch.bool).index_fill(0, keep, False)
     recall = [float((head(x[rest & (y == c)]).argmax(1) == c).double().mean()) for c in range(K)]
     assert min(recall) > 0.5
 
@@ -158,7 +158,7 @@ def test_constant_features_and_single_images_are_no_trouble(name: str) -> None:
     x, y = images(13)
     x[:, 3] = 0.25
     for some in (slice(None), slice(K)):  # the first K images are one of each class
-        head = solve(name, Sums.of(x[some], y[some], K))
+        head = HEADS[name].solve(Sums.of(x[some], y[some], K))
         assert bool(torch.isfinite(head.weights).all())
         assert (head(x[some]).argmax(1) == y[some]).double().mean() > 0.9
 
@@ -172,7 +172,7 @@ def test_one_image_of_each_class_and_copies_of_it(name: str, copies: int) -> Non
     for seed in range(3):
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
         sums = reduce(Sums.__add__, [Sums.of(x[part], y[part], 20) for part in order.chunk(5)])
-        assert solve(name, sums)(x).argmax(1).tolist() == y.tolist()
+        assert HEADS[name].solve(sums)(x).argmax(1).tolist() == y.tolist()
 
 
 def test_the_projection_follows_from_encoder_and_size_alone() -> None:
@@ -190,7 +190,7 @@ def test_the_projection_follows_from_encoder_and_size_alone() -> None:
 def test_a_head_on_features_that_do_not_vary_is_solved(name: str) -> None:
     """Nothing but rounding is left of their variance."""
     features = torch.rand(1, 900).expand(60, 900) * (1 + 1e-9 * torch.randn(60, 1, dtype=torch.float64))
-    head = solve(name, Sums.of(features, torch.arange(60) % 3, 3))
+    head = HEADS[name].solve(Sums.of(features, torch.arange(60) % 3, 3))
     assert torch.isfinite(head(features)).all()
 
 
@@ -201,7 +201,7 @@ def test_a_class_with_sums_of_its_own_is_taken_out_without_its_images(name: str)
     sums = reduce(Sums.__add__, parts, Sums.empty(D, each=True))
     sums = Sums.from_tensors(sums.to_tensors())
     stay = y != 2
-    assert same(solve(name, sums.without(2)), solve(name, Sums.of(x[stay], torch.tensor([0, 1, -1, 2, 3])[y[stay]], K - 1)))
+    assert same(HEADS[name].solve(sums.without(2)), HEADS[name].solve(Sums.of(x[stay], torch.tensor([0, 1, -1, 2, 3])[y[stay]], K - 1)))
 
 
 def test_the_sums_of_each_class_add_up_and_a_class_without_images_has_none() -> None:
@@ -227,7 +227,7 @@ def test_probabilities_are_no_guess_however_few_images_were_held_out(name: str, 
     (x, y), (new, target) = unit_features(1, each), unit_features(2, 50)
     aside = torch.arange(len(y)) % 5 == 4
     taught, held = (Sums.of(x[some], y[some], 10) for some in (~aside, aside))
-    head, trial = solve(name, taught + held), solve(name, taught)
+    head, trial = HEADS[name].solve(taught + held), HEADS[name].solve(taught)
     heat = temperature(head, (taught + held).means, trial, Unseen.of(taught, held))
     shares = torch.softmax(head(new) / heat, 1)
     right = (shares.argmax(1) == target).double().mean()
@@ -240,7 +240,7 @@ def test_probabilities_do_not_depend_on_the_unit_of_logits(held_out: int) -> Non
     held = Sums.of(x[:held_out], y[:held_out], K)
     taught = Sums.of(x[held_out:], y[held_out:], K)
     unseen, means = Unseen.of(taught, held), (taught + held).means
-    head, trial = solve("lda", taught + held), solve("lda", taught)
+    head, trial = HEADS["lda"].solve(taught + held), HEADS["lda"].solve(taught)
     large = Linear(50 * head.weights, 50 * head.bias)
     assert temperature(large, means, trial, unseen) == pytest.approx(50 * temperature(head, means, trial, unseen), rel=1e-6)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.heads.closed_form import STRENGTHS, add_to_sums, solve, sums_bytes
 from afaf.heads.patches import whitened_filters
+from afaf.heads.ridge import STRENGTHS, least_squares
+from afaf.heads.sums import Sums
 from afaf.methods.base import TaskContext
 from afaf.methods.ridge import Ridge, RidgeOptions
 from afaf.streams.tasks import Preparation
@@ -69,7 +70,7 @@ def test_features_are_fixed_and_no_image_is_kept(options: RidgeOptions) -> None:
     changing = {"weights/head", "biases/head", "sums/gram", "sums/cross", "sums/total", "sums/counts"}
     assert all(torch.equal(kept[0][name], kept[2][name]) for name in kept[0].keys() - changing)
     d = learner.memory["weights/head"].shape[1]
-    assert learner.kept_bytes == sums_bytes(d, 6) == sum(world.method.kept(world.spec, world.stream.outline).values())
+    assert learner.kept_bytes == 8 * (d * d + d * 6 + d + 6) == sum(world.method.kept(world.spec, world.stream.outline).values())
     assert learner.memory["sums/gram"].dtype == torch.float64
 
 
@@ -79,10 +80,10 @@ def test_the_order_of_tasks_does_not_matter() -> None:
     parts = [labels < 2, labels == 2, labels == 3]
 
     def head(order: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        sums: dict[str, Tensor] = {}
+        sums = Sums.empty(7)
         for number in order:
-            sums = add_to_sums(sums, features[parts[number]], labels[parts[number]], 4)
-        return solve(sums, None)
+            sums = sums + Sums.of(features[parts[number]], labels[parts[number]], 4)
+        return least_squares(sums, None)
 
     for a, b in zip(head((0, 1, 2)), head((2, 0, 1)), strict=True):
         assert torch.allclose(a, b, atol=1e-10)
@@ -92,8 +93,8 @@ def test_output_rows_that_come_later_begin_empty() -> None:
     draw = torch.Generator().manual_seed(0)
     features, labels = torch.randn(60, 7, generator=draw), torch.arange(60) % 4
     early = labels < 2
-    grown = add_to_sums(add_to_sums({}, features[early], labels[early], 2), features[~early], labels[~early], 4)
-    reserved = add_to_sums(add_to_sums({}, features[early], labels[early], 4), features[~early], labels[~early], 4)
+    late = Sums.of(features[~early], labels[~early], 4)
+    grown, reserved = ((Sums.of(features[early], labels[early], rows) + late).to_tensors() for rows in (2, 4))
     assert all(torch.equal(grown[name], reserved[name]) for name in reserved)
 
 
@@ -102,7 +103,7 @@ def test_cross_validation_from_the_sums_is_that_of_the_residuals() -> None:
     draw = torch.Generator().manual_seed(2)
     features, labels = torch.randn(80, 20, generator=draw, dtype=torch.float64), torch.randint(3, (80,), generator=draw)
     features[:, 0] += labels
-    sums = add_to_sums({}, features, labels, 3)
+    sums = Sums.of(features, labels, 3)
     y = F.one_hot(labels, 3).double()
     centred = features - features.mean(0)
     unit = float(torch.linalg.eigvalsh(centred.T @ centred).mean())
@@ -114,7 +115,7 @@ def test_cross_validation_from_the_sums_is_that_of_the_residuals() -> None:
         errors.append(80 * residual / (80 - 1 - float(hat.trace())) ** 2)
     best = STRENGTHS.tolist()[errors.index(min(errors))]
     assert 0 < errors.index(min(errors)) < len(errors) - 1
-    for a, b in zip(solve(sums, None), solve(sums, best), strict=True):
+    for a, b in zip(least_squares(sums, None), least_squares(sums, best), strict=True):
         assert torch.allclose(a, b, atol=1e-9)
 
 

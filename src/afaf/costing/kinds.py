@@ -8,7 +8,6 @@ from fractions import Fraction
 from math import prod
 
 from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of
-from afaf.heads.closed_form import sums_bytes
 from afaf.heads.patches import feature_count
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -166,7 +165,8 @@ class RidgeCosts(CostModel):
         return None
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return {"Gram matrix and sums": sums_bytes(self._count(spec), outline.n_classes)}
+        d, rows = self._count(spec), outline.n_classes
+        return {"Gram matrix and sums": 8 * (d * d + d * rows + d + rows)}
 
     def _trains(self, task: int) -> bool:
         return self.options.features == "trunk" and task == 1

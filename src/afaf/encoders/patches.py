@@ -30,6 +30,10 @@ class Patches(nn.Module):
             self.register_buffer("biases", torch.from_numpy(read["biases"].copy()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 2 x filters x 4), of images (n, 3, h, w)."""
-        answers = F.conv2d(x, self.get_buffer("weights"), self.get_buffer("biases"))
-        return F.adaptive_avg_pool2d(torch.cat([F.relu(answers), F.relu(-answers)], 1), QUARTERS).flatten(1)
+        return answers(x, self.get_buffer("weights"), self.get_buffer("biases"))
+
+
+def answers(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+    """(n, 2 x filters x 4), of images (n, channels, h, w): both signs' ReLU, averaged over each quarter."""
+    z = F.conv2d(x, weights, biases)
+    return F.adaptive_avg_pool2d(torch.cat([F.relu(z), F.relu(-z)], 1), QUARTERS).flatten(1)

@@ -101,19 +101,15 @@ def mean_margin(head: Linear, means: Tensor) -> float:
 
 
 class Distance:
-    """How far an image is from the nearest class mean, in units of the spread within classes (Mahalanobis, with LDA's covariance)."""
+    """How far an image is from the mean of each class, in units of the spread within classes (Mahalanobis, with LDA's covariance)."""
 
     def __init__(self, sums: Sums):
         self.factor = shrunk_factor(sums)
         self.present = sums.counts > 0
         self.means = self._whitened(sums.means[self.present])
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """(n,): squared, divided by the number of features."""
-        return self.to_each(features).amin(1)
-
     def to_each(self, features: Tensor) -> Tensor:
-        """(n, classes): the distance from each class; inf for a class without images."""
+        """(n, classes): squared, divided by the number of features; inf for a class without images."""
         x = self._whitened(exact(features))
         found = x.new_full((len(x), len(self.present)), torch.inf)
         found[:, self.present] = torch.cdist(x, self.means, compute_mode="donot_use_mm_for_euclid_dist").square() / x.shape[1]

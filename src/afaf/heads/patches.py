@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from afaf.encoders.patches import QUARTERS, answers
 from afaf.training.task_data import TaskData
 
 IMAGES, PATCHES_EACH = 2000, 10  # looked at for the covariance of patches
 SMOOTHING = 0.01  # added to the covariance, in units of its mean variance: directions without content are not blown up
-QUARTERS = 2  # the filters' answers are averaged over a grid of 2 x 2
 
 
 def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -32,10 +32,8 @@ def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generato
 
 
 def patch_features(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(n, 2 x filters x 4): both signs' ReLU, averaged over each quarter; the square root evens them out, each image has length 1."""
-    z = F.conv2d(x, weight, bias)
-    answers = F.adaptive_avg_pool2d(torch.cat([F.relu(z), F.relu(-z)], 1), QUARTERS)
-    return F.normalize(answers.flatten(1).sqrt())
+    """(n, 2 x filters x 4): the filters' answers; the square root evens them out, each image has length 1."""
+    return F.normalize(answers(x, weight, bias).sqrt())
 
 
 def feature_count(filters: int) -> int:

@@ -26,7 +26,6 @@ class Projection:
     """Features (n, d) to (n, size)."""
 
     def __init__(self, encoder: str, features: int, size: int = SIZE):
-        self.encoder, self.features, self.size = encoder, features, size
         drawn = torch.randn(features, size, generator=generator(0, "projection", encoder, features, size)) / features**0.5
         self.matrix = drawn.double()  # so that rounding does not depend on the number of images
 

@@ -1,11 +1,21 @@
-"""Ridge regression onto one-hot labels, its strength by generalised cross-validation (see closed_form.py) or fixed."""
+"""Ridge regression onto one-hot labels, its strength by generalised cross-validation or fixed.
+
+With features f(x), one-hot labels y and n images, the head that minimises  sum |y - W f - b|^2 + lambda |W|^2  over *all* images so far
+follows from their sums (`sums.py`), whatever order they came in.
+"""
 
 from __future__ import annotations
 
-import torch
+import threading
 
-from afaf.heads import closed_form
+import torch
+from torch import Tensor
+
 from afaf.heads.sums import Linear, Sums, without_images
+
+ROUNDING = 1e-14  # share of the sum of squares that rounding may leave of an eigenvalue of 0
+LINALG = threading.Lock()  # PyTorch loads its solvers for CUDA at the first call, which two threads must not make at once
+STRENGTHS = torch.logspace(1, -6, 29, dtype=torch.float64)  # tried by cross-validation, strongest first, in units of the mean variance
 
 
 def solve(sums: Sums, *, strength: float | None = None, balance: bool = True) -> Linear:
@@ -13,10 +23,49 @@ def solve(sums: Sums, *, strength: float | None = None, balance: bool = True) ->
 
     With `balance`, the intercept is that of classes equally many: rare classes are not answered less often for being rare.
     """
-    named = {"gram": sums.gram, "cross": sums.totals.T, "total": sums.totals.sum(0), "counts": sums.counts}
-    weights, bias = closed_form.solve(named, strength)
+    weights, bias = least_squares(sums, strength)
     if balance:
         present = sums.counts > 0
         centre = sums.means[present].mean(0)
         bias = torch.ones_like(bias) / present.sum() - weights @ centre
     return Linear(weights, bias + without_images(sums))
+
+
+def least_squares(sums: Sums, strength: float | None) -> tuple[Tensor, Tensor]:
+    """W (classes, d) and b (classes) in closed form, with lambda = strength x the features' mean variance x n.
+
+    Without a strength, the one of least generalised cross-validation error, which follows from the sums too.
+    """
+    n = sums.counts.sum().clamp(min=1)  # without any image, all is 0
+    mean = sums.totals.sum(0) / n
+    gram = sums.gram - n * torch.outer(mean, mean)
+    cross = sums.totals.T - torch.outer(mean, sums.counts)
+    smallest = ROUNDING * sums.gram.diagonal().sum() + torch.finfo(gram.dtype).tiny
+    if strength is not None:
+        gram.diagonal().add_(strength * gram.diagonal().mean().clamp(min=smallest))
+        with LINALG:
+            weights = torch.cholesky_solve(cross, torch.linalg.cholesky(gram)).T
+        return weights, sums.counts / n - weights @ mean
+    with LINALG:
+        values, vectors = torch.linalg.eigh(gram)
+    values = values.clamp(min=0)
+    turned = vectors.T @ cross
+    unit = values.mean().clamp(min=smallest)
+    chosen = best_strength(values / unit, turned.square().sum(1) / unit, sums.counts)
+    weights = (vectors @ (turned / (values + chosen * unit)[:, None])).T
+    return weights, sums.counts / n - weights @ mean
+
+
+def best_strength(values: Tensor, fitted: Tensor, counts: Tensor) -> float:
+    """argmin over lambda of n RSS / (n - df)^2 (Golub, Heath and Wahba, 1979), where `values` are the Gram matrix's eigenvalues.
+
+    RSS = |Y|^2 - sum fitted (values + 2 lambda) / (values + lambda)^2 and df = 1 + sum values / (values + lambda).
+    """
+    n = counts.sum()
+    spread = (counts - counts.square() / n).sum()
+    strengths = STRENGTHS.to(values.device)
+    shrunk = values[None, :] + strengths[:, None]
+    residual = spread - (fitted * (values + 2 * strengths[:, None]) / shrunk.square()).sum(1)
+    freedom = 1 + (values / shrunk).sum(1)
+    error = torch.where(freedom < n, residual.clamp(min=0) / (n - freedom).square(), torch.inf)
+    return float(strengths[error.argmin()])

@@ -2,7 +2,7 @@
 
 The features are fixed before the second task arrives: `trunk`, the last hidden layer of the dense network as trained on the first task, or
 `patches`, filters that are random whitened patches of the first task's images. Each task adds its features to a Gram matrix in float64 (see
-`heads/closed_form.py`); the head is the one that all images so far would give together. No image is kept. The regularisation is chosen by
+`heads/ridge.py`); the head is the one that all images so far would give together. No image is kept. The regularisation is chosen by
 generalised cross-validation, from the same sums of training images. It answers with features and head; the network's own output is unused.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated, Literal
 
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor
 from afaf.bounds import Count, Positive, Within
 from afaf.costing.kinds import RidgeCosts
 from afaf.errors import ConfigError
-from afaf.heads.closed_form import add_to_sums, solve
 from afaf.heads.patches import patch_features, whitened_filters
+from afaf.heads.ridge import least_squares
+from afaf.heads.sums import Sums
 from afaf.methods.base import Predictor, TaskContext
 from afaf.methods.dense import DenseMethod, DenseOptions
 from afaf.network.forward import forward
@@ -71,13 +73,15 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
         elif context.task == 1:
             draw = generator(learner.seed, "patches")
             memory["weights/filters"], memory["biases/filters"] = whitened_filters(data, self.options.filters, self.options.patch, draw)
-        features, sums = self._features(learner), kept_tensors(memory, "sums")
+        features, rows, kept = self._features(learner), learner.network.spec.n_classes, kept_tensors(memory, "sums")
         with torch.no_grad():
-            for index in torch.arange(len(data), device=data.device).split(512):
-                x, labels = data.batch(index)
-                sums = add_to_sums(sums, features(x), labels, learner.network.spec.n_classes)
-        keep_tensors(memory, "sums", sums)
-        head, bias = solve(sums, self.options.strength)
+            parts = map(data.batch, torch.arange(len(data), device=data.device).split(512))
+            sums = reduce(Sums.__add__, (Sums.of(features(x), labels, rows) for x, labels in parts))
+        if kept:
+            sums = Sums(kept["counts"], kept["cross"].T.contiguous(), kept["gram"]) + sums
+        cross, total = sums.totals.T.contiguous(), sums.totals.sum(0)
+        keep_tensors(memory, "sums", {"gram": sums.gram, "cross": cross, "total": total, "counts": sums.counts})
+        head, bias = least_squares(sums, self.options.strength)
         memory["weights/head"], memory["biases/head"] = (tensor.to(data.device, data.dtype).contiguous() for tensor in (head, bias))
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
