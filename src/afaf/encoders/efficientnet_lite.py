@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Pixels, normalised, to 1,280 features; `logits` to the 1,000 classes of ImageNet."""
+    """Pixels, normalised, to 1,280 features; the layer that leads from them to the classes of ImageNet is left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,16 +80,11 @@ class EfficientNetLite0(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = SameConv(inputs, FEATURES, 1)
-        self.fc = nn.Linear(FEATURES, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.blocks(F.relu6(self.stem(x), inplace=True))
         features: Tensor = F.relu6(self.head(y), inplace=True).mean((2, 3))
         return features
-
-    def logits(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.fc(self(x))
-        return scores
 
 
 def load(path: Path | None = None) -> tuple[EfficientNetLite0, str]:
@@ -97,7 +92,7 @@ def load(path: Path | None = None) -> tuple[EfficientNetLite0, str]:
     state = _read(path or weight_file())
     with torch.device("meta"):
         network = EfficientNetLite0()
-    folded = {"fc.weight": state["_fc.weight"], "fc.bias": state["_fc.bias"]}
+    folded: dict[str, Tensor] = {}
     for ours, conv, norm in _names(network):
         folded |= {f"{ours}.{part}": tensor for part, tensor in _folded(state, conv, norm).items()}
     network.load_state_dict(folded, assign=True)

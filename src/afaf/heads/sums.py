@@ -130,7 +130,7 @@ class Sums:
         if counts is None or totals is None or gram is None or any(t.dtype != Exact for t in tensors.values()):
             raise ValueError("its sums are not all there, or of a wrong type")
         k, d = totals.shape if totals.ndim == 2 else (-1, -1)
-        if counts.shape != (k,) or gram.shape != (packed_size(d),) or (grams is not None and grams.shape != (k, packed_size(d))):
+        if d < 1 or counts.shape != (k,) or gram.shape != (packed_size(d),) or (grams is not None and grams.shape != (k, packed_size(d))):
             raise ValueError("its sums have sizes that do not fit")
         if not all(bool(torch.isfinite(t).all()) for t in tensors.values()) or bool((counts < 0).any() or (counts % 1 != 0).any()):
             raise ValueError("its sums are not finite, or its counts are not counts")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,8 @@ from afaf.errors import DataError
 from afaf.files.urls import Place
 from afaf.lifelong.encoded import Part
 from afaf.lifelong.life import Label
-from afaf.streams.own import Unreadable
-from afaf.streams.sources.class_folders import SkippedImages
+from afaf.streams.own import Unreadable, report_problems
 
-SHOWN = 20  # unreadable images that are named
 OnBatch = Callable[[int], None]  # called with the number of images of a batch, when it is encoded; from any thread
 
 
@@ -56,10 +53,5 @@ class FileParts:
 
 def report_unreadable(bad: Mapping[Place, str], total: int, unreadable: Unreadable, remedy: str) -> None:
     """Warn of images that cannot be read, or raise an error that names them."""
-    if not bad:
-        return
-    names = [bad[place] for place in sorted(bad, key=str)]
-    listing = "\n".join(f"  {name}" for name in names[:SHOWN]) + (f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-    if unreadable == "error" or len(names) == total:
-        raise DataError(f"{len(names)} of {total} images cannot be read ({remedy}):\n{listing}")
-    warnings.warn(f"{len(names)} of {total} images cannot be read and are left out:\n{listing}", SkippedImages, stacklevel=2)
+    problems = [bad[place] for place in sorted(bad, key=str)]
+    report_problems(problems, total, "error" if len(problems) == total else unreadable, remedy)

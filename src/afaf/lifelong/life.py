@@ -98,13 +98,15 @@ class Life:
             found[self.task_of(class_id) - 1].append(label)
         return found
 
-    def rename(self, old: Label, new: Label) -> None:
-        """Another label for a class."""
+    def rename(self, old: Label, new: Label) -> tuple[int, int]:
+        """Another label for a class; returns its place in `labels`."""
         class_id = self.class_id(old)
         if new in self.known or str(new) in {str(label) for label in self.known if label != old}:
             raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
-        task = self.task_of(class_id)
-        self.labels[task - 1][class_id - sum(len(labels) for labels in self.labels[: task - 1])] = new
+        task = self.task_of(class_id) - 1
+        place = class_id - sum(len(labels) for labels in self.labels[:task])
+        self.labels[task][place] = new
+        return task, place
 
     def remove(self, label: Label) -> int:
         """The class is no answer any more; returns its number."""

@@ -353,10 +353,8 @@ class Lifelong(LearnedModel):
 
     def rename(self, old: Label, new: Label) -> None:
         """Another label for a class; what the model has learned stays."""
-        class_id = self.life.class_id(old)
-        self.life.rename(old, new)
-        task = self.life.task_of(class_id)
-        self.model.class_names[task - 1][class_id - sum(len(labels) for labels in self.life.labels[: task - 1])] = str(new)
+        task, place = self.life.rename(old, new)
+        self.model.class_names[task][place] = str(new)
 
     def remove(self, label: Label) -> bool:
         """Forget a class: its output weights are gone, and it is no answer any more.

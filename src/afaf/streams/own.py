@@ -185,7 +185,7 @@ def _check_folder(path: Path, advice: str) -> None:
 def _read_classes(root: Path, options: Options) -> _LabelledImages:
     files = class_files(root)
     if options.side is not None and len(files) * options.side**2 * CHANNELS > IN_MEMORY:
-        report = partial(_report, total=len(files), unreadable=options.unreadable, remedy=REMEDY)
+        report = partial(report_problems, total=len(files), unreadable=options.unreadable, remedy=REMEDY)
         images, readable = decode([path for path, _ in files], options.side, report)
         loaded = _LabelledImages(images, _label_array([files[number][1] for number in readable]))
     else:
@@ -273,7 +273,7 @@ def _read_all(
         images[len(labels)] = pixels
         labels.append(label)
         all_grey = all_grey and pixels.shape[2] == 1
-    _report(problems, len(names), unreadable, remedy)
+    report_problems(problems, len(names), unreadable, remedy)
     if images is None:
         raise DataError("a stream needs at least one image")
     images = images[: len(labels)]
@@ -286,7 +286,7 @@ def _label_array(labels: Sequence[Hashable]) -> NDArray[Any]:
     return array
 
 
-def _report(problems: Sequence[str], total: int, unreadable: Unreadable, remedy: str) -> None:
+def report_problems(problems: Sequence[str], total: int, unreadable: Unreadable, remedy: str) -> None:
     """Raise for unreadable images, or warn if they may be skipped."""
     if not problems:
         return
