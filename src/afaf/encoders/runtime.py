@@ -82,10 +82,7 @@ def _onnx_of(network: nn.Module, size: int) -> bytes:
 
 def open_onnx(path: Path) -> tuple[Run, str]:
     """What an ONNX file computes, and its metadata `preprocessing`."""
-    runtime = _need("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3  # batches are encoded side by side
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnx_session(path, 1)  # batches are encoded side by side
     name, fixed = session.get_inputs()[0].name, session.get_inputs()[0].shape[0] == 1
 
     def run(x: Tensor) -> Tensor:
@@ -94,6 +91,14 @@ def open_onnx(path: Path) -> tuple[Run, str]:
         return torch.from_numpy(np.concatenate([session.run(None, {name: part})[0] for part in parts]))
 
     return run, session.get_modelmeta().custom_metadata_map.get("preprocessing", "")
+
+
+def onnx_session(path: Path, threads: int) -> Any:
+    """ONNX Runtime with a file, on the CPU; 0 threads: as many as there are cores."""
+    runtime = _need("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _need(package: str) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from afaf.encoders.runtime import onnx_session
 from afaf.errors import ConfigError, FileError
 from afaf.files import fill, write_output
 from afaf.files.marks import Format
@@ -160,11 +161,7 @@ def open_torch(path: Path) -> Answer:
 
 
 def open_onnx(path: Path, threads: int = 0) -> Answer:
-    runtime = need("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnx_session(path, threads)
 
     def answer(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         logits, probabilities = session.run(["logits", "probabilities"], {"images": np.ascontiguousarray(pixels)})
