@@ -142,7 +142,7 @@ def test_a_checkpoint_that_holds_changes_only_is_passed_over(tmp_path: Path) -> 
         contents = container.read_file(path, lambda about, tensors: None)
         about = {**contents.about, "format": 1, **more}
         about["position"] = {("lesson" if name == "tasks" else name): value for name, value in about["position"].items()}
-        path.write_bytes(container.encode(contents.tensors, about)[0])
+        path.write_bytes(container.encode(contents.tensors, about))
     told = StopAfter(StopToken(), 0)
     resume(folder, stream=stream(), on_event=told)
     assert len(told.warnings) == 1
@@ -175,7 +175,7 @@ def test_a_checkpoint_of_a_newer_afaf_is_not_taken_for_a_damaged_one(tmp_path: P
     stopped(tmp_path, 2)
     (path,) = (tmp_path / "checkpoints").iterdir()
     contents = container.read_file(path, lambda about, entries: None)
-    path.write_bytes(container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"})[0])
+    path.write_bytes(container.encode(contents.tensors, {**contents.about, "format": 9, "afaf": "9.0"}))
     before = path.read_bytes()
     with pytest.raises(RunError, match=r"afaf 9\.0 in format 9.*update afaf"):
         resume(tmp_path, stream=stream())
@@ -343,7 +343,7 @@ def test_a_checkpoint_that_does_not_say_what_the_run_began_with_is_gone_on_from(
     (path,) = (folder / "checkpoints").iterdir()
     contents = container.read_file(path, lambda about, entries: None)
     old = {name: value for name, value in contents.about.items() if name != "began_with"}
-    path.write_bytes(container.encode(contents.tensors, old)[0])
+    path.write_bytes(container.encode(contents.tensors, old))
     assert old != contents.about
     assert examine(folder).well
     resume(folder, stream=stream())

@@ -273,7 +273,7 @@ def test_a_small_file_cannot_ask_for_a_huge_network(tmp_path: Path) -> None:
         tensors |= {f"owner/{l}": torch.zeros(edge.outputs, edge.inputs, 1, dtype=torch.int16), f"weights/{l}": torch.zeros(0)}
         tensors[f"bias/{l}"] = torch.zeros(edge.outputs)
     path = tmp_path / "trap.safetensors"
-    path.write_bytes(encode(tensors, about)[0])
+    path.write_bytes(encode(tensors, about))
     assert bounded("model", path)
     with pytest.raises(FileError, match="far larger than the file"):
         Model.load(path)

@@ -73,7 +73,7 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_newer_format_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "new.safetensors").write_bytes(encode({}, {"format": 99, "kind": "model", "afaf": "7.0"})[0])
+    (tmp_path / "new.safetensors").write_bytes(encode({}, {"format": 99, "kind": "model", "afaf": "7.0"}))
     with pytest.raises(FileError, match=r"afaf 7\.0 in format 99.*update afaf"):
         Model.load(tmp_path / "new.safetensors")
 
@@ -109,14 +109,14 @@ def test_a_preparation_of_images_that_makes_no_sense_is_refused(change: dict[str
     model, path = model_of("afaf", {}), tmp_path / "model.safetensors"
     about = json.loads(json.dumps(model_about(model)))
     about["preparations"][0] |= change
-    path.write_bytes(encode(stored_tensors(model.learner), about)[0])
+    path.write_bytes(encode(stored_tensors(model.learner), about))
     with pytest.raises(FileError, match="preparation"):
         Model.load(path)
 
 
 def test_class_names_that_are_not_by_task_are_refused(tmp_path: Path) -> None:
     model, path = model_of("afaf", {}), tmp_path / "model.safetensors"
-    path.write_bytes(encode(stored_tensors(model.learner), {**model_about(model), "class_names": ["ab", "cd", "e"]})[0])
+    path.write_bytes(encode(stored_tensors(model.learner), {**model_about(model), "class_names": ["ab", "cd", "e"]}))
     with pytest.raises(FileError, match="class_names"):
         Model.load(path)
 

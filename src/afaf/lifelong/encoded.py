@@ -281,7 +281,7 @@ class EncodedModel(LearnedModel):
             "life": asdict(self.life),
         }
         tensors = {f"{part}.{name}": tensor for part in PARTS for name, tensor in getattr(self, part).to_tensors().items()}
-        return container.encode(tensors, about)[0]
+        return container.encode(tensors, about)
 
     @classmethod
     def load(cls, path: Any, device: torch.device | str = "cpu") -> EncodedModel:

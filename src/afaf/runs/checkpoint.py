@@ -93,8 +93,7 @@ class Checkpoints:
         def write() -> None:
             make_folder(self.path)
             self.folder.sync_log()
-            data, _ = container.encode(tensors, about)
-            write_whole(path, data)
+            write_whole(path, container.encode(tensors, about))
             self._good.append(path)
             for old in (*self._good[:-KEPT], *self._unusable):
                 with contextlib.suppress(OSError):

@@ -37,15 +37,14 @@ Check = Callable[[About, Tensors], None]
 class Contents:
     about: About
     tensors: Tensors  # in the order of the file
-    checksum: str | None  # None: of a format that had none
 
 
-def encode(tensors: Tensors, about: Mapping[str, Any]) -> tuple[bytes, str]:
-    """The bytes of a file, and its checksum. The tensors are in host memory and contiguous."""
+def encode(tensors: Tensors, about: Mapping[str, Any]) -> bytes:
+    """The bytes of a file. The tensors are in host memory and contiguous."""
     # One entry of metadata: safetensors writes several in any order, and the same model should give the same bytes.
     data = save(dict(tensors), {"afaf": json.dumps({"sha256": NO_SUM, **about}, allow_nan=False)})
     checksum = hashlib.sha256(data).hexdigest()
-    return data.replace(NO_SUM.encode(), checksum.encode(), 1), checksum
+    return data.replace(NO_SUM.encode(), checksum.encode(), 1)
 
 
 @contextlib.contextmanager
@@ -84,7 +83,7 @@ def read(data: bytes, name: str, check: Check) -> Contents:
             if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
                 raise ValueError(f"tensor {key[:80]!r} holds truth values that are neither true nor false")
         check(about, tensors)
-        return Contents(about, {key: tensors[key] for key in names}, checksum)
+        return Contents(about, {key: tensors[key] for key in names})
 
 
 def description(path: Path) -> tuple[About, str | None]:

@@ -62,7 +62,7 @@ class Model:
         }
         if self.life is not None:
             about["life"] = self.life
-        return container.encode(stored_tensors(self.learner), about)[0]
+        return container.encode(stored_tensors(self.learner), about)
 
     @classmethod
     def _from(cls, contents: Contents, name: str, device: torch.device) -> Model:
