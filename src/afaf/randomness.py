@@ -23,10 +23,10 @@ LARGEST_SEED = 1 << 64
 CACHED = 1 << 16  # indices drawn at once on a CPU, to fit its cache
 
 
-def check_seed(seed: Any, name: str = "the seed") -> None:
+def check_seed(seed: Any) -> None:
     """Refuse a seed that is not an integer from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < LARGEST_SEED:
-        raise ConfigError(f"{name} must be a whole number from 0 to 2**64 - 1, not {seed!r}")
+        raise ConfigError(f"the seed must be a whole number from 0 to 2**64 - 1, not {seed!r}")
 
 
 def _digest(parts: tuple[object, ...]) -> bytes:

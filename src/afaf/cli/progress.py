@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from afaf.cli.consoles import say
 from afaf.runs.events import (
     EpochEnded,
     Event,
@@ -113,13 +114,13 @@ class GridDisplay(Progress):
                 self.failed += 1
                 self._show_counts()
                 if str(error) not in self.messages:  # one cause often stops all runs of a stream
-                    self._line(f"not done: {name}: {error}")
+                    say(f"not done: {name}: {error}", self.console)
                 self.messages.add(str(error))
             case JobStopped():
                 self._remove(event.job)
-                self._line(f"stopped before its end: {name}")
+                say(f"stopped before its end: {name}", self.console)
             case Warned(message=message):
-                self._line(f"warning: {name}: {message}")
+                say(f"warning: {name}: {message}", self.console)
             case RunStarted() | RunResumed() | EpochEnded() if name in self.bars:
                 self._advance(self.bars[name], event)
 
@@ -128,10 +129,7 @@ class GridDisplay(Progress):
         self._remove(job)
         self.done += 1
         self._show_counts()
-        self._line(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}")
-
-    def _line(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True, highlight=False, markup=False)
+        say(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}", self.console)
 
     def _advance(self, bar: TaskID, event: Event) -> None:
         match event:

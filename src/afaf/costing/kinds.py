@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from math import prod
 
 from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of
@@ -128,12 +129,9 @@ class DistillationCosts(CostModel):
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
         """From the second task on, the old model answers for every image too."""
-        first, *later = super().footprints(spec, outline)
-        old = [first, *later]
-        return [first] + [
-            replace(new, extra_flops=forward_work(spec, before.owned) * new.samples * new.epochs)
-            for before, new in zip(old[:-1], later, strict=True)
-        ]
+        prints = super().footprints(spec, outline)
+        answering = (replace(new, extra_flops=forward_work(spec, old.owned) * new.samples * new.epochs) for old, new in pairwise(prints))
+        return [prints[0], *answering]
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
         floats = sum(prod(edge.shape) + edge.outputs for edge in spec.edges)

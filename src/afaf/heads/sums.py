@@ -68,14 +68,10 @@ class Sums:
 
     def __sub__(self, other: Sums) -> Sums:
         """Without the images of `other`, as if they had never been there."""
-        k = max(self.classes, other.classes)
-        a, b = self.with_classes(k), other.with_classes(k)
-        counts = a.counts - b.counts
-        if bool((counts < 0).any()):
+        left = self + replace(other._by_class(torch.neg), gram=-other.gram)
+        if bool((left.counts < 0).any()):
             raise ValueError("more images of a class are taken out than were added")
-        totals = (a.totals - b.totals) * (counts > 0)[:, None]  # a class without images leaves no rounding behind
-        grams = None if a.grams is None or b.grams is None else a.grams - b.grams
-        return Sums(counts, totals, a.gram - b.gram, grams)
+        return replace(left, totals=left.totals * (left.counts > 0)[:, None])  # a class without images leaves no rounding behind
 
     def to(self, device: torch.device) -> Sums:
         return replace(self._by_class(lambda rows: rows.to(device)), gram=self.gram.to(device))

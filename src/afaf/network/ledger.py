@@ -123,11 +123,6 @@ class Ledger:
         classes = max(self._group)
         self.fixed_by[classes] = torch.cat([self.fixed_by[classes], self.fixed_by[classes].new_zeros(rows)])
 
-    def to(self, device: torch.device | str) -> Ledger:
-        self.owners = [owner.to(device) for owner in self.owners]
-        self.fixed_by = {group: fixed.to(device) for group, fixed in self.fixed_by.items()}
-        return self
-
 
 def _union(parts: list[Tensor]) -> Tensor:
     union: Tensor = torch.unique(torch.cat(parts)) if parts else torch.empty(0, dtype=torch.int64)

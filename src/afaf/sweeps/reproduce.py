@@ -44,7 +44,6 @@ COSTS = (
     "kept_bytes",
 )
 UNFINISHED = ".unfinished"  # folder of the runs in progress on a cluster, within that of the results
-HOW = ("run.engine", "run.precision")  # settings that do not distinguish runs: how a run is computed, not what
 
 
 class Expectation:
@@ -113,7 +112,7 @@ class Reproduction:
         self.emit: OnEvent = ignore
 
     def carry_out(self, how: Mapping[str, Any] | None = None, on_event: OnEvent = ignore) -> None:
-        """Carry out the missing runs until the deadline. `how` holds settings of `HOW`.
+        """Carry out the missing runs until the deadline. `how` holds settings that do not distinguish runs (run.engine, run.precision).
 
         `on_event` receives the executor's events, with LineStored in place of JobFinished.
         """
