@@ -34,7 +34,7 @@ from afaf.streams.sources.images import fit, pixels_of, read_image
 from afaf.streams.sources.npz import read_arrays
 from afaf.streams.sources.source import reading
 from afaf.streams.sources.verify import shortened
-from afaf.streams.tasks import Augment, Preparation, StoredImages, Stream, checked_images, checked_labels
+from afaf.streams.tasks import Augment, StoredImages, Stream, checked_images, checked_labels
 
 Unreadable = Literal["error", "skip"]
 DEFAULT_SIZE = 32
@@ -344,15 +344,11 @@ def _stream(
         classes_per_task=options.classes_per_task,
         class_order=order,
         class_names=class_names,
-        preparation=Preparation(),
+        augment=options.augment,
         name=name,
         seed=options.seed,
     )
-    preparation = replace(
-        _measured(stream[0].train.images),
-        channels=3 if train.grey and options.side is not None else None,
-        augment=options.augment,
-    )
+    preparation = replace(stream[0].preparation, channels=3 if train.grey and options.side is not None else None)
     return Stream(name, [replace(task, preparation=preparation) for task in stream], stream.label_map)
 
 
@@ -362,18 +358,3 @@ def _check_enough(name: str, labels: NDArray[Any], order: Sequence[Any] | None) 
     single = [str(label) for label, count in counts.items() if count < 2 and label in used]
     if single:
         raise DataError(f"{name}: one image only of {shortened(single)}: at least 2 are needed, one of them for the test")
-
-
-def _measured(images: NDArray[Any] | StoredImages) -> Preparation:
-    """Mean and standard deviation per channel; for uint8 from a histogram, which needs no float copy of the images."""
-    if images.ndim != 4 or images.dtype != np.uint8:
-        return Preparation.measured(np.asarray(images))
-    values = np.arange(256) / 255
-    counts = np.zeros((images.shape[3], 256), np.int64)
-    for start in range(0, len(images), 1024):
-        pixels = np.asarray(images[start : start + 1024])
-        counts += [np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(len(counts))]
-    shares = [count / count.sum() for count in counts]
-    means = [float(share @ values) for share in shares]
-    stds = [float(np.sqrt(share @ (values - mean) ** 2)) for share, mean in zip(shares, means, strict=True)]
-    return Preparation(tuple(means), tuple(std if std > 0 else 1.0 for std in stds))

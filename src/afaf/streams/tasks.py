@@ -33,12 +33,24 @@ class Preparation:
     augment: Augment = "none"
 
     @classmethod
-    def measured(cls, images: NDArray[Any], augment: Augment = "none") -> Preparation:
-        """Compute mean and standard deviation of the images, per channel (of vectors: over all features)."""
-        pixels = images.reshape(-1, images.shape[-1] if images.ndim == 4 else 1).astype(np.float64)
-        scale = 255.0 if images.dtype == np.uint8 else 1.0
-        mean, std = pixels.mean(0) / scale, pixels.std(0) / scale
-        return cls(tuple(float(m) for m in mean), tuple(float(s) if s > 0 else 1.0 for s in std), augment=augment)
+    def measured(cls, images: NDArray[Any] | StoredImages, augment: Augment = "none") -> Preparation:
+        """Compute mean and standard deviation of the images, per channel (of vectors: over all features).
+
+        For uint8 from a histogram, which needs no float copy of the images.
+        """
+        channels = images.shape[3] if images.ndim == 4 else 1
+        if images.dtype == np.uint8:
+            values, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
+            for start in range(0, len(images), 1024):
+                pixels = np.asarray(images[start : start + 1024]).reshape(-1, channels)
+                counts += [np.bincount(channel, minlength=256) for channel in pixels.T]
+            shares = [count / count.sum() for count in counts]
+            mean = [float(share @ values) for share in shares]
+            std = [float(np.sqrt(share @ (values - m) ** 2)) for share, m in zip(shares, mean, strict=True)]
+        else:
+            pixels = np.asarray(images).reshape(-1, channels).astype(np.float64)
+            mean, std = pixels.mean(0).tolist(), pixels.std(0).tolist()
+        return cls(tuple(mean), tuple(s if s > 0 else 1.0 for s in std), augment=augment)
 
 
 class StoredImages:
@@ -247,7 +259,7 @@ class Stream(Sequence[Task]):
             first += len(group)
             of_task = train.of_classes(*classes)
             if preparation is None:
-                preparation = Preparation.measured(np.asarray(of_task.images), augment)
+                preparation = Preparation.measured(of_task.images, augment)
             task_names = tuple(names.get(label, str(label)) for label in group)
             tasks.append(Task(number, classes, task_names, of_task, test.of_classes(*classes), preparation))
         return cls(name, tasks, label_map)
