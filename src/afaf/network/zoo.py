@@ -1,4 +1,4 @@
-"""The architectures that come with the package. Each is a function from (norm, dropout_at, width) to its hidden layers.
+"""The architectures that come with the package. Each is a function from width, norm and dropout_at, those it has, to its hidden layers.
 
 The defaults of a function are the network's own: `width` is the number of maps or neurons of its first layer, the others follow.
 """
@@ -43,7 +43,7 @@ def alexnet(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 64
     return _scaled((*maps, Layer("dense", 2048, ops[2]), Layer("dense", 2048, ops[3])), width, 64)
 
 
-def small_cnn(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
+def small_cnn(norm: Norm = "none", width: int = 32) -> tuple[Layer, ...]:
     """Two convolutions and two dense layers: for 8x8 digits on a laptop, and for pictures of what the method does."""
     before = ("norm", "relu") if norm == "each" else ("relu",)
     after_pool = (*before, "pool", "norm") if norm == "batch" else (*before, "pool")
@@ -52,33 +52,33 @@ def small_cnn(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 
     return _scaled(layers, width, 32)
 
 
-def mlp(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 400) -> tuple[Layer, ...]:
+def mlp(norm: Norm = "none", width: int = 400) -> tuple[Layer, ...]:
     """Two dense layers, for vectors and small images."""
     ops = {"none": ("relu", "dropout"), "batch": ("relu", "norm"), "each": ("norm", "relu", "dropout")}[norm]
     return (Layer("dense", width, ops), Layer("dense", width, ops))
 
 
-def tiny_mlp(norm: Norm = "none", dropout_at: DropoutAt = "code", width: int = 12) -> tuple[Layer, ...]:
+def tiny_mlp(width: int = 12) -> tuple[Layer, ...]:
     """Three layers of twelve neurons: small enough to draw every connection."""
     return (Layer("dense", width), Layer("dense", width), Layer("dense", width))
 
 
-def resnet18(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+def resnet18(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
     """He et al., 2016, with the stem for small images: a 3x3 convolution, no pooling."""
     return _residual((2, 2, 2, 2), norm, width)
 
 
-def resnet10(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+def resnet10(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
     """One block a stage, with the stem for small images."""
     return _residual((1, 1, 1, 1), norm, width)
 
 
-def resnet18_imagenet(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+def resnet18_imagenet(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
     """With the stem for photographs: a 7x7 convolution of stride 2 and a pool, which leave a sixteenth of the positions."""
     return _residual((2, 2, 2, 2), norm, width, photographs=True)
 
 
-def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64) -> tuple[Layer, ...]:
+def vgg11(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
     """Simonyan and Zisserman, 2015, without its dense layers: eight 3x3 convolutions, five pools, a mean over what is left."""
     ops = ("relu",) if norm == "none" else ("norm", "relu")
     plan = ((1, True), (2, True), (4, False), (4, True), (8, False), (8, True), (8, False), (8, True))
@@ -86,7 +86,7 @@ def vgg11(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 64)
     return (*layers[:-1], replace(layers[-1], ops=(*ops, "pool", "global-mean")))
 
 
-def mobilenet_like(norm: Norm = "batch", dropout_at: DropoutAt = "code", width: int = 32) -> tuple[Layer, ...]:
+def mobilenet_like(norm: Norm = "batch", width: int = 32) -> tuple[Layer, ...]:
     """After Howard et al., 2017: depthwise convolutions, each followed by one of 1x1 kernels; the stem is for small images."""
     ops = ("relu",) if norm == "none" else ("norm", "relu")
     layers = [Layer("conv", width, ops, padding=1)]

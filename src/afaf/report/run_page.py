@@ -42,9 +42,8 @@ class Runs:
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
         self.results = [read_results(path) for path in folders]
-        configs = [read_json(path / "config.json") for path in folders]
         self.first = self.results[0]
-        self.config: dict[str, Any] = configs[0]["config"]
+        self.config: dict[str, Any] = read_json(folders[0] / "config.json")["config"]
         self.logs = [read_epochs(path / "log.jsonl") for path in folders]
         self.model = Model.load(folders[0] / "model.safetensors")
 

@@ -10,6 +10,7 @@ import socket
 import statistics
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,19 +167,10 @@ class Sweep:
         return trial
 
     def _job(self, number: int, settings: Mapping[str, Any]) -> Job:
-        job, shared = self.job, self.about["settings"]
-        return Job(
-            job.stream,
-            job.method,
-            job.seed,
-            {**shared, **settings, **judged_on(shared.get("run", {}).get("validation"))},
-            config=job.config,
-            device=job.device,
-            data=job.data,
-            out=self.folder / TRIALS / str(number),
-            resume=True,
-            tag=TrialRecord(number, "running", None, dict(settings)),
-        )
+        shared = self.about["settings"]
+        settings_of = {**shared, **settings, **judged_on(shared.get("run", {}).get("validation"))}
+        tag = TrialRecord(number, "running", None, dict(settings))
+        return replace(self.job, settings=settings_of, out=self.folder / TRIALS / str(number), resume=True, tag=tag)
 
     def _handle(self, event: Event) -> None:
         number = event.job.tag.number
