@@ -58,12 +58,13 @@ class Convolution(Product):
 
     @property
     def plain(self) -> bool:
-        return self.stride == 1 and self.padding == 0 and self.groups == 1
+        return self.stride == 1 and self.padding == 0 and self.groups == 1 and not self.diagonal
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Channels last is the layout that convolutions are fastest with."""
         h = h.contiguous(memory_format=torch.channels_last)
-        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=self.groups)
+        groups = len(weight) if self.diagonal else self.groups
+        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=groups)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         window = (self.kernel, self.stride, self.padding)
@@ -98,14 +99,6 @@ class Depthwise(Convolution):
     """Each map has a kernel of its own."""
 
     diagonal = True
-
-    @property
-    def plain(self) -> bool:
-        return False
-
-    def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        h = h.contiguous(memory_format=torch.channels_last)
-        return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=len(weight))
 
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
         unfolded = F.unfold(inputs, self.kernel, padding=self.padding, stride=self.stride).unflatten(1, (inputs.shape[1], -1))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from afaf.errors import DataError
 from afaf.streams.sources.source import Part, Pixels, Records, dataset, in_memory
 from afaf.streams.tasks import stratified
 
@@ -15,10 +14,8 @@ STEP = 15  # the set's values 0..16 become 0..240: exact, and uint8 like every o
 
 
 def _open(_folder: Path) -> dict[Part, Records]:
-    try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DataError("the digits come with scikit-learn, which is not installed: pip install scikit-learn") from error
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
     digits = load_digits()
     images: Pixels = (digits.images * STEP).astype(np.uint8)[..., None]
     labels = digits.target.astype(np.uint8)
