@@ -28,11 +28,6 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
-def new_console(*, stderr: bool = False) -> Console:
-    """A console without emoji codes: a class may be called :dog:."""
-    return SafeConsole(stderr=stderr, emoji=False)
-
-
 class OutputError(WriteError):
     """Standard output cannot be written; `reader_left` if the reading process has ended, which needs no message."""
 
@@ -107,8 +102,8 @@ def work_is_done() -> Iterator[None]:
             warn(f"all is done, but {error}")
 
 
-OUT = new_console()
-ERR = new_console(stderr=True)
+OUT = SafeConsole(emoji=False)  # a class may be called :dog:
+ERR = SafeConsole(stderr=True, emoji=False)
 
 
 def say(words: str, console: Console = OUT) -> None:

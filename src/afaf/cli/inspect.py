@@ -28,7 +28,7 @@ def inspect(
     from afaf.files import check_output, write_output
     from afaf.files.marks import format_of
     from afaf.lifelong.encoded import EncodedModel
-    from afaf.lifelong.model_store import has_encoder, open_encoded, open_model
+    from afaf.lifelong.model_store import has_encoder, load_any
     from afaf.report.figures import ledger_figure, save
     from afaf.report.model_page import confusions, encoded_facts, encoded_page, model_facts, model_page
 
@@ -36,7 +36,7 @@ def inspect(
         raise ConfigError(f"{file} has an encoder and a head, no network to draw: leave out --picture")
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ConfigError(f"--picture {picture}: name a file that ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
-    model, page = open_encoded(file) if has_encoder(file) else open_model(file), file.with_suffix(".html")
+    model, page = load_any(file), file.with_suffix(".html")
     if html:
         check_output(page, "html", [file], force=force)
     if picture is not None:

@@ -11,7 +11,7 @@ import threading
 import torch
 from torch import Tensor
 
-from afaf.heads.sums import Linear, Sums, without_images
+from afaf.heads.sums import Linear, Sums
 
 ROUNDING = 1e-14  # share of the sum of squares that rounding may leave of an eigenvalue of 0
 LINALG = threading.Lock()  # PyTorch loads its solvers for CUDA at the first call, which two threads must not make at once
@@ -28,7 +28,7 @@ def solve(sums: Sums, *, strength: float | None = None, balance: bool = True) ->
         present = sums.counts > 0
         centre = sums.means[present].mean(0)
         bias = torch.ones_like(bias) / present.sum() - weights @ centre
-    return Linear(weights, bias + without_images(sums))
+    return Linear(weights, bias.masked_fill(sums.counts == 0, -torch.inf))  # a class without images is never the answer
 
 
 def least_squares(sums: Sums, strength: float | None) -> tuple[Tensor, Tensor]:

@@ -150,11 +150,6 @@ def log_priors(sums: Sums, balance: bool) -> Tensor:
     return (counts / counts.sum().clamp(min=1)).log()
 
 
-def without_images(sums: Sums) -> Tensor:
-    """(k,): 0, or -inf for a class without images, which is never the answer."""
-    return torch.where(sums.counts > 0, 0.0, -torch.inf).to(Exact)
-
-
 def packed_bytes(features: int, classes: int) -> int:
     """Bytes of the sums in a file."""
     return 8 * (packed_size(features) + features * classes + classes)

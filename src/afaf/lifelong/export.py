@@ -149,8 +149,7 @@ def difference_from(logits: NDArray[Any], temperature: float, answer: Answer, pi
 
 
 def open_torch(path: Path) -> Answer:
-    with path.open("rb") as file:
-        module = torch.export.load(io.BytesIO(file.read())).module()
+    module = torch.export.load(io.BytesIO(path.read_bytes())).module()
 
     def answer(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         with torch.no_grad():
