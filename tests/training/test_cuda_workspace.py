@@ -12,9 +12,10 @@ from afaf.network.forward import Parameters, Training
 from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.training.compact import gather, neurons_that_matter
+from afaf.training.cuda.chain_workspace import MixedPrecisionWorkspace
 from afaf.training.cuda.fused import Fused
 from afaf.training.cuda.kernels import tile_of_logits
-from afaf.training.cuda.workspace import DeviceWorkspace, MixedPrecisionWorkspace
+from afaf.training.cuda.workspace import DeviceWorkspace
 from afaf.training.learner import Learner
 from afaf.training.settings import LearnSettings, Settings
 from afaf.training.step import Workspace, start_optimiser

@@ -81,8 +81,10 @@ class Learner:
         self.ledger.release(l, where)
         self.network.weight(l).masked_fill_(where, 0.0)
 
-    def end(self, task: int) -> None:
-        self.network.remember(task)
+    def end(self, task: int, remember: bool = True) -> None:
+        """A task has been learned. `remember` its biases and norms, for `network.as_of`; under strict isolation they do not change."""
+        if remember:
+            self.network.remember(task)
         self.tasks_learned = task
         self.optimiser_state = {}
         give_back()

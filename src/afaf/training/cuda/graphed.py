@@ -28,8 +28,9 @@ from afaf.training.compact import (
     scatter,
 )
 from afaf.training.cuda import kernels
+from afaf.training.cuda.chain_workspace import MixedPrecisionWorkspace
 from afaf.training.cuda.streams import CAPTURE_LOCK, stream_for
-from afaf.training.cuda.workspace import DeviceWorkspace, MixedPrecisionWorkspace
+from afaf.training.cuda.workspace import DeviceWorkspace
 from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
 from afaf.training.optimisers import Coefficients

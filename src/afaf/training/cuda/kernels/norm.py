@@ -16,7 +16,7 @@ from afaf.training.cuda.kernels.language import available, jit, tl, triton
 
 TILE = 4096  # values in a tile
 PARTS = 512  # at most, that a neuron's sums are made of
-WARPS = 8  # of the kernels that sum: enough in flight to hide the loads
+WARPS = 8  # of the kernel of statistics: more loads in flight. The sums of gradients are faster with fewer
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def _sums(  # type: ignore[no-untyped-def]
     inverse = tl.load(used_at + neurons + c, mask=c < neurons, other=0.0)
     gain = tl.load(gain_at + c, mask=c < neurons, other=0.0)
     shift = tl.load(shift_at + c, mask=c < neurons, other=0.0)
-    plain = tl.zeros((ROWS, NEURONS), dtype=tl.float32)  # summed over the tile once, at the end
-    weighted = tl.zeros((ROWS, NEURONS), dtype=tl.float32)
+    plain = tl.zeros((NEURONS,), dtype=tl.float32)
+    weighted = tl.zeros((NEURONS,), dtype=tl.float32)
     for tile in range(tiles):
         r = (tl.program_id(0) * tiles + tile) * ROWS + tl.arange(0, ROWS)
         inside = (r < rows)[:, None] & (c < neurons)[None, :]
@@ -138,11 +138,11 @@ def _sums(  # type: ignore[no-untyped-def]
         x = (tl.load(z_at + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
         if RELU:
             gradient = tl.where(x * gain[None, :] + shift[None, :] > 0, gradient, 0.0)
-        plain += gradient
-        weighted += gradient * x
+        plain += tl.sum(gradient, axis=0)
+        weighted += tl.sum(gradient * x, axis=0)
     at = parts_at + tl.program_id(0) * 2 * neurons + c
-    tl.store(at, tl.sum(plain, axis=0), mask=c < neurons)
-    tl.store(at + neurons, tl.sum(weighted, axis=0), mask=c < neurons)
+    tl.store(at, plain, mask=c < neurons)
+    tl.store(at + neurons, weighted, mask=c < neurons)
 
 
 @jit
@@ -229,7 +229,7 @@ def normalise_backward(
     choose, cut = by_batch is not None, grad_mask is not None
     chosen, passes = used if by_batch is None else by_batch, used if grad_mask is None else grad_mask
     _sums[(tile.parts, tile.columns)](
-        above, z, used, gain, shift, parts, rows, neurons // 8, tile.in_part, relu, tile.rows, tile.neurons, num_warps=WARPS
+        above, z, used, gain, shift, parts, rows, neurons // 8, tile.in_part, relu, tile.rows, tile.neurons
     )  # fmt: skip
     _finish_sums[(triton.cdiv(neurons, 16),)](
         parts, used, gain, chosen, passes, sums, tile.parts, neurons, choose, cut, triton.next_power_of_2(tile.parts), 16
