@@ -17,7 +17,7 @@ from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
 from afaf.network.net import Network
 from afaf.network.zoo import describe
 from afaf.runs.job import Job
-from afaf.runs.setup import costs_of
+from afaf.runs.setup import costs_of, set_up
 from afaf.streams.tasks import Split, Stream
 from afaf.training.learner import Learner
 from afaf.training.task_data import TaskData
@@ -189,3 +189,34 @@ def test_a_contrastive_term_changes_what_is_learned_and_nothing_else() -> None:
     assert not torch.equal(models[0].network.weight(2), models[1].network.weight(2))
     assert models[0].network.spec == models[1].network.spec
     assert runs[0].params == runs[1].params
+
+
+@pytest.mark.parametrize(
+    ("stream_name", "network", "settings"),
+    [
+        ("split-cifar10", "resnet18", {}),
+        ("split-cifar10", "resnet18", {"parts.filters": 512}),
+        ("split-cifar100", "resnet18", {"stream.classes_per_task": 5}),
+        ("sim-cifar100", "vgg11", {}),
+        ("mix", "mobilenet-like", {"parts.router": "none", "parts.activations": False}),
+    ],
+)
+def test_a_network_of_another_name_is_as_wide_as_everything_kept_allows(stream_name: str, network: str, settings: dict[str, Any]) -> None:
+    job = Job(stream_name, "afaf-plus", settings={"network.name": network, **settings})
+    outline = job.outline()
+    budget = 4 * describe(network, outline.input_shape, outline.n_classes).dense_params
+    width = set_up(outline, job.method_class, *job.tables).config.network.width
+    assert width is not None
+    assert width % len(outline) == 0
+    assert costs_of(job).model_bytes <= budget
+    wider = {**job.settings, "network.width": width + len(outline)}
+    assert costs_of(replace(job, settings=wider)).model_bytes > budget
+
+
+def test_under_strict_isolation_no_copies_of_biases_and_norms_are_kept() -> None:
+    results = afaf.run(stream(), "afaf-plus", device="cpu", settings=QUICK)
+    assert results.model is not None
+    learner = results.model.learner
+    assert not learner.network.snapshots
+    with pytest.raises(ValueError, match="task 1"):
+        learner.network.as_of(1, learner.ledger)

@@ -15,9 +15,10 @@ from afaf.errors import FileError
 from afaf.runs.job import Job
 from afaf.runs.runner import run
 from afaf.storage.container import encode
-from afaf.storage.description import describe
+from afaf.storage.description import PARTS, describe
 from afaf.storage.model_file import Model
 from afaf.storage.state import live_tensors, stored_tensors
+from afaf.training.learner import Learner
 from conftest import small_stream
 
 QUICK = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp"}
@@ -70,6 +71,32 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
     here, there = live_tensors(model.learner), live_tensors(back.learner)
     assert set(here) == set(there)
     assert all(torch.equal(here[n], there[n]) for n in here)
+
+
+def records(learner: Learner) -> dict[str, list[int]]:
+    """Every number in the records of allocations, by its place."""
+    found = {f"{r.task}/free/{s}": neurons for r in learner.ledger.records for s, neurons in r.free.items()}
+    for part in PARTS:
+        of_classes = [(f"{r.task}/{c.class_id}/{part}", getattr(c, part)) for r in learner.ledger.records for c in r.classes]
+        found |= {f"{place}/{l}": neurons for place, by_layer in of_classes for l, neurons in by_layer.items()}
+    return {place: neurons.tolist() for place, neurons in found.items()}
+
+
+def test_records_come_back_whether_a_file_holds_all_of_them_or_what_they_follow_from(tmp_path: Path) -> None:
+    """Older files also hold the sources and targets of tasks without reuse; of those with reuse, all do."""
+    model, path = model_of("afaf", {}), tmp_path / "model.safetensors"
+    model.save(path)
+    expected, about = records(model.learner), {name: value for name, value in model_about(model).items() if name != "sha256"}
+    assert records(Model.load(path).learner) == expected
+    of_records = {f"record/{place}": torch.tensor(numbers, dtype=torch.int32) for place, numbers in expected.items()}
+    stored = stored_tensors(model.learner)
+    assert len([name for name in stored if name.startswith("record/")]) < len(of_records)
+    path.write_bytes(encode(stored | of_records, about))
+    assert records(Model.load(path).learner) == expected
+    lacking = {name: tensor for name, tensor in stored.items() if not name.startswith("record/1/free/2")}
+    path.write_bytes(encode(lacking, about))
+    with pytest.raises(FileError, match="record"):
+        Model.load(path)
 
 
 def test_a_file_of_a_newer_format_says_what_to_do(tmp_path: Path) -> None:

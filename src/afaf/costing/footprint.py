@@ -43,6 +43,11 @@ class CostModel:
         """Whether the ledger records the owner of each connection or of each weight."""
         return "connection"
 
+    @property
+    def strict(self) -> bool:
+        """Whether all neurons that a task uses are fixed with it, norms included: then its logits never change."""
+        return False
+
     def task_groups(self, n_tasks: int) -> list[tuple[int, ...]]:
         """The tasks (numbered from 1) that are trained together, in order: one at a time, or all at once for joint training."""
         return [(task,) for task in range(1, n_tasks + 1)]
@@ -52,7 +57,7 @@ class CostModel:
         raise ConfigError(f"method '{self.name}' has no footprints, so its costs are unknown")
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        """Bytes kept between tasks besides the weights, after the last task, by name: Fisher, old model, Gram, masks."""
+        """Bytes kept between tasks besides weights, biases and norms, after the last task, by name: Fisher, old model, Gram, masks."""
         return {}
 
     def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
@@ -81,3 +86,8 @@ def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
     """Bytes of the ledger: the owner of every connection (or weight), and the task that fixed each neuron."""
     places = sum(prod(edge.shape[: 3 if unit == "weight" else 2]) for edge in spec.edges)
     return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.groups)}
+
+
+def small_bytes(spec: NetworkSpec) -> int:
+    """Bytes of the biases, and of the norms' gains, shifts, means and variances."""
+    return 4 * sum(edge.outputs for edge in spec.edges) + 16 * sum(spec.layer(layer).size for layer in spec.normed_layers)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import prod
 
-from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of
+from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of, small_bytes
 from afaf.heads.patches import feature_count
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -38,6 +38,10 @@ class SparseCosts(CostModel):
         """The first W_l that gets new connections in this task."""
         return 1
 
+    def reuses(self, task: int) -> bool:
+        """Whether the task also draws on neurons of earlier tasks."""
+        return False
+
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
         """The size of the sub-network of a task with this many classes."""
         raise NotImplementedError
@@ -56,7 +60,18 @@ class SparseCosts(CostModel):
         return prints
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return ledger_bytes(spec, self.unit)
+        records = [self._record_bytes(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
+        kept = {**ledger_bytes(spec, self.unit), "records of allocations": sum(records)}
+        return kept if self.strict else kept | {"biases and norms after each task": len(outline) * small_bytes(spec)}
+
+    def _record_bytes(self, spec: NetworkSpec, task: int, n_classes: int) -> int:
+        """Four for each neuron that a task draws. With reuse, at most: each class also has candidates, sources and targets."""
+        alloc, first = self.sizes_of(spec, task, n_classes).alloc, self.first_new(spec, task)
+        drawn = sum(alloc[s] for s in spec.hidden_groups)
+        if not self.reuses(task):
+            return 4 * drawn
+        ends = sum(alloc[edge.source_group] + alloc[edge.target_group] for edge in spec.edges[first - 1 :])
+        return 4 * (drawn + n_classes * (drawn + ends))
 
 
 class PackNetCosts(CostModel):
@@ -88,7 +103,7 @@ class PackNetCosts(CostModel):
         return dense_flops * (sum(density * part for density, part in training) + tuning)
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return {"masks": ledger_bytes(spec, self.unit)["owners"]}
+        return {"masks": ledger_bytes(spec, self.unit)["owners"], "biases and norms after each task": len(outline) * small_bytes(spec)}
 
     def _paper_terms(self, dense_params: int, footprints: Sequence[Footprint]) -> tuple[list[tuple[float, float]], float]:
         """For each task d_t and its part of all samples; and the sum of f_t^tune / f_D, which is of the task's own samples."""

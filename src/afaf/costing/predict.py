@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from afaf.costing.footprint import CostModel, Footprint, forward_work
+from afaf.costing.footprint import CostModel, Footprint, forward_work, small_bytes
 from afaf.network.spec import Edge, NetworkSpec
 from afaf.streams.tasks import Outline
 
@@ -16,7 +16,7 @@ class Costs:
 
     `paper_flops` is the paper's estimate, `paper_flops_by_task` the same with each task charged for its own samples only (they differ for
     PackNet); None where the paper has no formula. `counted_flops` counts, phase by phase, only live connections, and backward passes only
-    where something learns. `kept` is bytes kept between tasks besides the weights.
+    where something learns. `kept` is bytes kept between tasks besides the model, `small_bytes` those of its biases and norms.
     """
 
     stream: str
@@ -35,6 +35,12 @@ class Costs:
     inference_flops_ratio: float
     kept_bytes: int
     kept: dict[str, int]
+    small_bytes: int
+
+    @property
+    def model_bytes(self) -> int:
+        """All that a model file holds: weights, biases, norms, and what is kept besides."""
+        return 4 * self.params + self.small_bytes + self.kept_bytes
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,6 +72,7 @@ def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Cos
         inference_flops_ratio=inference / forward_work(spec, {l: edge.weights for l, edge in enumerate(spec.edges, 1)}),
         kept_bytes=sum(kept.values()),
         kept=kept,
+        small_bytes=small_bytes(spec),
     )
 
 

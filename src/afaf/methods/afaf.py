@@ -51,15 +51,18 @@ class AFAF(SpaceNet[AFAFOptions]):
         """Options of reuse have no influence before the first task that reuses."""
         return self.options.first_reuse, frozenset({"l_reuse", "candidates", "candidate_share", "candidates_in_last_hidden"})
 
+    def reuses(self, task: int) -> bool:
+        return task >= self.options.first_reuse
+
     def first_new(self, spec: NetworkSpec, task: int) -> int:
-        return self.options.l_reuse if task >= self.options.first_reuse else 1
+        return self.options.l_reuse if self.reuses(task) else 1
 
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
-        beside_candidates = self.options.candidates_in_last_hidden and task >= self.options.first_reuse
+        beside_candidates = self.options.candidates_in_last_hidden and self.reuses(task)
         return rest(self.options.candidate_share, alloc) if beside_candidates else alloc
 
     def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
-        if context.task < self.options.first_reuse:
+        if not self.reuses(context.task):
             return allocate_free(request)
         return allocate_reusing(
             request,

@@ -49,11 +49,6 @@ class Method(CostModel, Generic[O]):
     tradeoff: ClassVar[str | None] = None  # the option that trades plasticity for stability, which `afaf tune` chooses
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 
-    @property
-    def strict(self) -> bool:
-        """Whether all neurons that a task uses are fixed with it, norms included: then its logits never change."""
-        return False
-
     def first_neurons(self, spec: NetworkSpec, n_classes: int) -> dict[int, int]:
         """How many neurons of each group the first task gets; empty for a method without sub-networks."""
         return {}

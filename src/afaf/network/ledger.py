@@ -7,6 +7,7 @@ of its allocation. Masks are views of these numbers: the weights that task t tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,6 +39,14 @@ class Allocation:
     l_reuse: int  # connections were added in W_l for l >= l_reuse; 1 when the task reuses nothing
     free: Neurons  # S_l, by group
     classes: tuple[ClassAllocation, ...]
+
+    @classmethod
+    def without_reuse(cls, spec: NetworkSpec, task: int, free: Neurons, class_ids: Sequence[int]) -> Allocation:
+        """All of the task's neurons may be joined with each other, and with the inputs; each class with its own output row."""
+        joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(class_ids))}
+        sources = {l: joined[edge.source_group] for l, edge in enumerate(spec.edges, 1)}
+        targets = {l: joined[edge.target_group] for l, edge in enumerate(spec.edges, 1)}
+        return cls(task, 1, free, tuple(ClassAllocation(c, {}, sources, {**targets, spec.E: torch.tensor([c])}) for c in class_ids))
 
     def sources(self, l: int) -> Tensor:
         """Union over the classes of the neurons that W_l may start from."""

@@ -114,6 +114,8 @@ class Network:
         """The network as it was after a task: its weights follow from the ledger, since owned weights never change."""
         if not ledger.keeps_past:
             raise ValueError("weights of earlier tasks have changed since: the network after that task cannot be restored")
+        if task not in self.snapshots:
+            raise ValueError(f"the biases and norms after task {task} were not stored: under strict isolation they are as they are now")
         snapshot = self.snapshots[task]
         rows = len(snapshot.biases[-1])
         then = Network.__new__(Network)

@@ -31,7 +31,7 @@ from afaf.storage.state import build, stored_tensors, training_tensors
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 2  # 1: within a task only what had changed since it began
+FORMAT = 3  # 1: within a task only what had changed since it began; 2: sources and targets of every task
 KEPT = 2
 
 

@@ -73,13 +73,14 @@ class PartsSettings:
         `neurons` are those of the first task's sub-network, by group.
         """
         views = self.outputs_per_class * (2 if self.mirror else 1)
-        inference, params, kept = costs.inference_flops * views, costs.params, dict(costs.kept)
+        inference, params, kept, small = costs.inference_flops * views, costs.params, dict(costs.kept), costs.small_bytes
         if self.mirror:
             kept["mirrored classes"] = 4 * outline.n_classes
         if self.router == "ridge":
             router, n = Router(self.filters, self.patch), outline.n_classes
             activations = activation_count(spec, neurons) if self.activations else 0
             params += router.params(spec.input_shape[0], n, activations)
+            small += 4 * (self.filters + n)  # biases
             kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline), activations)
             inference += router.flops(spec.input_shape, n, activations)
             inference += activation_flops(spec, neurons) if self.activations else 0
@@ -91,6 +92,7 @@ class PartsSettings:
             inference_flops_ratio=costs.inference_flops_ratio * inference / max(1, costs.inference_flops),
             kept=kept,
             kept_bytes=sum(kept.values()),
+            small_bytes=small,
         )
 
 

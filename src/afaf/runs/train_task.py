@@ -37,4 +37,4 @@ def train_task(
         plan.check(learner)
         engine.learn(learner, plan, context.data, after_epoch(plan), position.epochs if resumed else 0)
     method.finish(learner, context)
-    learner.end(context.task)
+    learner.end(context.task, remember=not method.strict)

@@ -18,7 +18,7 @@ from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 2  # 1: no checksum, the learner's description not apart; still read
+FORMAT = 3  # 1: no checksum, the learner's description not apart; 2: sources and targets of every task; both still read
 
 
 @dataclass

@@ -36,10 +36,15 @@ def live_tensors(learner: Learner) -> Named:
         tensors |= _norms(f"after/{task}/norm", snapshot.norms)
     for record in ledger.records:
         tensors |= {f"record/{record.task}/free/{l}": index for l, index in record.free.items()}
-        for c in record.classes:
+        for c in () if _follows_from_free(record) else record.classes:
             for part in PARTS:
                 tensors |= {f"record/{record.task}/{c.class_id}/{part}/{l}": index for l, index in getattr(c, part).items()}
     return tensors | {f"memory/{name}": tensor for name, tensor in learner.memory.items()}
+
+
+def _follows_from_free(record: Allocation) -> bool:
+    """Whether `Allocation.without_reuse` makes the record from its free neurons, so that a file need not hold the rest."""
+    return record.l_reuse == 1 and not any(c.candidates for c in record.classes)
 
 
 def _norms(prefix: str, norms: Mapping[int, Norm]) -> Named:
@@ -165,9 +170,14 @@ def _snapshot(about: Description, tensors: Tensors, task: int) -> Snapshot:
 
 
 def _record(about: Description, record: RecordAbout, tensors: Tensors) -> Allocation:
-    prefix = f"record/{record.task}"
+    prefix, free = f"record/{record.task}", _neurons(about, tensors, f"record/{record.task}/free")
+    by_class = any(name.startswith(f"{prefix}/") and not name.startswith(f"{prefix}/free/") for name in tensors)
+    if record.l_reuse == 1 and not by_class:
+        if free.keys() != set(about.spec.hidden_groups):
+            raise ValueError(f"the record of task {record.task} lacks neurons")
+        return Allocation.without_reuse(about.spec, record.task, free, record.classes)
     classes = tuple(ClassAllocation(c, *(_neurons(about, tensors, f"{prefix}/{c}/{part}") for part in PARTS)) for c in record.classes)
-    return Allocation(record.task, record.l_reuse, _neurons(about, tensors, f"{prefix}/free"), classes)
+    return Allocation(record.task, record.l_reuse, free, classes)
 
 
 def _neurons(about: Description, tensors: Tensors, prefix: str) -> Neurons:

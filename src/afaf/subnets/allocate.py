@@ -51,12 +51,12 @@ def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
     free: Neurons = {}
     for s in spec.hidden_groups:
         free[s] = draw_free(request, s, sizes.alloc[s], not_among.get(s), free)
-    joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(request.classes))}
-    sources = {l: joined[edge.source_group] for l, edge in enumerate(spec.edges, 1)}
-    targets = {l: joined[edge.target_group] for l, edge in enumerate(spec.edges, 1)}
-    places = {l: draw_connections(request, l, sources[l], targets[l], sizes.connections[l], None, "all classes") for l in sources}
-    classes = tuple(ClassAllocation(c, {}, sources, {**targets, spec.E: torch.tensor([c])}) for c in request.classes)
-    return Subnetwork(Allocation(request.task, 1, free, classes), places)
+    record = Allocation.without_reuse(spec, request.task, free, request.classes)
+    places = {
+        l: draw_connections(request, l, record.sources(l), record.targets(l), sizes.connections[l], None, "all classes")
+        for l in spec.edge_numbers
+    }
+    return Subnetwork(record, places)
 
 
 def allocate_reusing(

@@ -13,7 +13,7 @@ from afaf.errors import ConfigError
 from afaf.methods.base import Method
 from afaf.network.spec import Edge, Layer, NetworkSpec
 from afaf.network.zoo import describe, network_name, own_norm
-from afaf.runs.presets.plus import is_plus, plus_table
+from afaf.runs.presets.plus import is_plus, plus_table, wide_enough
 from afaf.streams.tasks import Outline
 
 BATCH_SIZE = 32
@@ -63,8 +63,11 @@ def with_presets(
         given.append({"network": {"name": network_name(network)}})
     if is_plus(method):
         own = setting_in(presets, "network", "name")
-        named, width = setting_in(given, "network", "name") or own, setting_in(given, "network", "width")
-        return [plus_table(outline, own, named, width, network is None), *given]
+        named = setting_in(given, "network", "name") or own
+        table = plus_table(outline, own, named)
+        if named != own and network is None and setting_in(given, "network", "width") is None:
+            table["network"] |= wide_enough(outline, method, named, [table, *given])
+        return [table, *given]
     if network is None and outline.name in preset_names() and not strict and name in (None, setting_in(presets, "network", "name")):
         return [*presets, *given]
     chosen = network if network is not None else name or setting_in(presets, "network", "name")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_right
 from typing import Any
 
-from afaf.evaluation.activations import activation_count
-from afaf.evaluation.router import Router
+from afaf.costing.predict import predict_costs
 from afaf.methods.base import Method
-from afaf.network.spec import NetworkSpec
 from afaf.network.zoo import describe, find_network
+from afaf.runs.config import build_config
 from afaf.streams.tasks import Outline
 
 IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs taken together; by the stream's own network, by others
@@ -24,15 +24,11 @@ def is_plus(method: type[Method[Any]]) -> bool:
     return any(getattr(kind, "name", "") == "afaf-plus" for kind in method.__mro__)
 
 
-def plus_table(outline: Outline, own: str, network: str, width: int | None, named: bool = True) -> dict[str, Any]:
-    """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons.
-
-    The stream's own network keeps its width. Another gets the width with which all tasks together, with everything that is kept, are no
-    larger than the dense network of its usual width, unless it comes from a program (not `named`).
-    """
+def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
+    """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons."""
     wide = network != own
     filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
-    table: dict[str, Any] = {
+    return {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
         "learn": {
             "epochs": min(max(FEWEST_EPOCHS, (IMAGES_WIDE if wide else IMAGES) // max(outline.train_counts)), MOST_EPOCHS),
@@ -49,26 +45,25 @@ def plus_table(outline: Outline, own: str, network: str, width: int | None, name
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
-    if wide and named and width is None and "width" in inspect.signature(find_network(network)).parameters:
-        table["network"]["width"] = wide_enough(network, outline)
-    return table
 
 
-def wide_enough(network: str, outline: Outline) -> int:
-    """The largest width, a multiple of the number of tasks, with which everything kept takes no more than the network's usual size."""
-    n_tasks, usual = len(outline), inspect.signature(find_network(network)).parameters["width"].default
+def wide_enough(outline: Outline, method: type[Method[Any]], network: str, tables: list[dict[str, Any]]) -> dict[str, int]:
+    """The largest width, a multiple of the number of tasks, with which the whole model is no larger than the dense network of its usual
+    width. Empty for a network without widths, and where no width fits: the sums of the router alone are larger than a small network.
+    """
+    sizes = inspect.signature(find_network(network)).parameters
+    if "width" not in sizes:
+        return {}
+    n_tasks, usual = len(outline), sizes["width"].default
+    config = build_config(method.Options, *tables)
+    outputs, built = config.parts.outputs(outline), method(config.method, config.settings)
+    options: dict[str, Any] = {"norm": config.network.norm, "dropout_at": config.network.dropout_at}
+    budget = 4 * describe(network, outline.input_shape, outline.n_classes, **options).dense_params
 
-    def spec(width: int | None) -> NetworkSpec:
-        return describe(network, outline.input_shape, outline.n_classes, norm="each", width=width)
+    def model_bytes(each: int) -> int:
+        spec = describe(network, outline.input_shape, outputs.n_classes, **options, width=each * n_tasks)
+        first = built.first_neurons(spec, outputs.classes_per_task[0]) if config.parts.activations else {}
+        return config.parts.add_costs(predict_costs(spec, outputs, built), spec, outline, first).model_bytes
 
-    budget = 4 * spec(None).dense_params
-    router, channels, classes = Router(FILTERS_WIDE, PATCH), outline.input_shape[0], outline.n_classes
-    for each in range(usual, 1, -1):
-        wide = spec(each * n_tasks)
-        read = activation_count(wide, {s: wide.layer(s).size // n_tasks for s in wide.hidden_groups})
-        beside = 4 * router.params(channels, classes, read) + router.kept_bytes(classes, n_tasks, read) + 4 * classes
-        owners = 2 * sum(edge.inputs * edge.outputs for edge in wide.edges)
-        norms = 16 * sum(wide.layer(layer).size for layer in wide.normed_layers)
-        if 4 * wide.dense_params // n_tasks + owners + norms + beside <= budget:
-            return each * n_tasks
-    return int(usual)
+    fitting = bisect_right(range(1, usual + 1), budget, key=model_bytes)
+    return {"width": fitting * n_tasks} if fitting else {}
