@@ -15,6 +15,7 @@ import afaf
 from afaf.errors import AfafError, CapacityError, ConfigError, DeviceError, DivergedError, RunError, StoppedError
 from afaf.methods.base import TaskContext
 from afaf.methods.finetune import Finetune
+from afaf.network.spec import Layer
 from afaf.runs.events import EpochEnded, Event, RunResumed, RunStarted
 from afaf.runs.stop import StopToken
 from afaf.storage.model_file import Model
@@ -212,6 +213,26 @@ def test_the_configuration_of_a_run_is_all_there_was(tmp_path: Path) -> None:
     again = afaf.run("split-digits", "afaf", config=tmp_path / "run" / "config.json", device="cpu")
     assert again.R == first.R
     assert again.params == first.params
+
+
+@pytest.mark.parametrize("settings", [{}, {"network.width": 397}], ids=["the preset's network", "another width"])
+def test_a_folder_says_which_network_and_which_commit(settings: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFAF_COMMIT", "that of this tree")
+    results = afaf.run("split-digits", "afaf", settings={**QUICK, **settings}, device="cpu", out=tmp_path / "run")
+    assert results.model is not None
+    spec = results.model.learner.network.spec
+    for name in ("config.json", "results.json"):
+        stored = json.loads((tmp_path / "run" / name).read_text())
+        assert (stored["network"], stored["width"], stored["commit"]) == (spec.name, spec.hidden[0].neurons, "that of this tree")
+    again = afaf.resume(tmp_path / "run")
+    assert (again.network, again.width, again.commit) == (results.network, results.width, results.commit)
+
+
+def test_a_network_of_a_program_is_named_too(tmp_path: Path) -> None:
+    layers = (Layer("dense", 24), Layer("dense", 16))
+    results = afaf.run("split-digits", "finetune", network=layers, settings=QUICK, device="cpu", out=tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (results.network, results.width) == (about["network"], about["width"]) == (about["network_object"], 24)
 
 
 def test_a_network_that_steps_too_large_have_killed_is_told_of_once() -> None:

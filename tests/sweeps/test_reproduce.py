@@ -20,7 +20,9 @@ from afaf.cli.reproduce import folder_for
 from afaf.errors import ConfigError, DataError, UnfinishedLine, WriteError
 from afaf.runs.events import Event
 from afaf.runs.job import Job
+from afaf.runs.setup import set_up
 from afaf.runs.stop import StopToken
+from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, differing, read_experiment, read_experiments
 from afaf.sweeps.reproduce import LineStored, Reproduction
@@ -76,6 +78,33 @@ def test_a_line_names_the_engine_that_computed_it(settings: dict[str, object], o
     (line,) = lines_of(tmp_path, experiment(tmp_path, '"afaf"').with_settings({**QUICK, **settings, "run.engine": "eager"}))
     assert outcome in line
     assert line["engine"] == "eager"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("afaf", {}),
+        ("afaf", {"network.width": 16}),
+        ("finetune", {"network.name": "small-cnn"}),
+        ("afaf-plus", {"network.name": "resnet10"}),
+        ("afaf", {"sparse.alloc.output": 50}),
+    ],
+    ids=["the preset's", "another width", "another network", "a width that the preset chooses", "without room"],
+)
+def test_a_line_names_the_network_that_was_trained_and_its_width(method: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, experiment(tmp_path, f'"{method}"').with_settings({**QUICK, **settings}))
+    trained = {name: value for name, value in settings.items() if name != "sparse.alloc.output"}
+    spec = set_up(outline_of("split-digits"), method, *Job("split-digits", method, settings=trained).tables).spec
+    assert (line["network"], line["width"]) == (spec.name, spec.hidden[0].neurons)
+    assert "failed" in line or line["costs"]["kept_bytes"] >= 0
+
+
+def test_lines_of_before_networks_were_named_count_as_done(tmp_path: Path) -> None:
+    chosen = several(tmp_path, 2)
+    old = [{name: value for name, value in line.items() if name not in ("network", "width")} for line in lines_of(tmp_path, chosen)]
+    (tmp_path / "results" / "several.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert list(Store(tmp_path / "results").read().values()) == old
+    assert not Reproduction([chosen], Store(tmp_path / "results"), LocalExecutor("cpu")).missing
 
 
 def several(folder: Path, seeds: int) -> Experiment:
@@ -255,6 +284,8 @@ def results_with(folder: Path, second: bytes) -> Store:
         ("acc", "x"),
         ("acc", float("nan")),
         ("seconds", None),
+        ("network", 3),
+        ("width", "64"),
         ("R", None),
         ("R", [1.0]),
         ("R_task_il", [["x"]]),

@@ -169,6 +169,11 @@ def network_name(network: str | Given) -> str:
     return network if isinstance(network, str) else type(network).__name__ if isinstance(network, nn.Module) else "layers"
 
 
+def width_of(spec: NetworkSpec) -> int:
+    """The width of a network, also where a preset or the network itself chose it."""
+    return spec.hidden[0].neurons
+
+
 def _made(network: str | Given, options: dict[str, Any]) -> Given:
     """The network itself, or what the function of this name returns, given those of the options that it takes."""
     function = find_network(network) if isinstance(network, str) else None

@@ -80,6 +80,11 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
+def commits(known: Iterable[str | None]) -> str:
+    """Name the commits that computed the results; runs of earlier versions do not say theirs."""
+    return f"Commits: {', '.join(sorted({commit[:12] + commit[40:] if commit else 'unknown' for commit in known}))}."
+
+
 def folded(summary: str, body: str, *, is_open: bool = False) -> str:
     """Return HTML that a click shows."""
     return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{body}</details>"

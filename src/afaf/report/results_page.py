@@ -15,7 +15,7 @@ from afaf.errors import RunError
 from afaf.methods import method_names
 from afaf.report import svg
 from afaf.report.measured import Measured, Paired, Shape, class_names, failure, mean_matrix, minus
-from afaf.report.page import Page, Section, chart, charts, folded, html_table, number, number_cards, stack
+from afaf.report.page import Page, Section, chart, charts, commits, folded, html_table, number, number_cards, stack
 from afaf.report.run_page import confusion_map, costs_of_run, r_matrix, relevant_settings
 from afaf.runs.folder import read_json, read_results
 from afaf.runs.results import Spread
@@ -42,14 +42,16 @@ PAIRED = "Differences are means over the common seeds, with the 95 % confidence 
 
 def results_page(folder: Path) -> Page:
     measured = Measured(Store(folder).read().values())
-    commits = sorted({line.get("commit", "unknown")[:12] for line in measured.lines})
-    return measured_page(measured, "Results", f"Made by afaf report from {folder.name}/ alone. Commits: {', '.join(commits)}.")
+    known = commits(line.get("commit") for line in measured.lines)
+    return measured_page(measured, "Results", f"Made by afaf report from {folder.name}/ alone. {known}")
 
 
 def comparison_page(folders: Sequence[Path]) -> Page:
     """The page of runs that differ in stream, method or settings."""
-    footer = f"Made by afaf report from {len(folders)} run folders; nothing is loaded from elsewhere."
-    return measured_page(measured_runs(folders), "Runs compared", footer, base="first")
+    measured = measured_runs(folders)
+    known = commits(line["commit"] for line in measured.lines)
+    footer = f"Made by afaf report from {len(folders)} run folders; nothing is loaded from elsewhere. {known}"
+    return measured_page(measured, "Runs compared", footer, base="first")
 
 
 def differ_only_in_seed(folders: Sequence[Path]) -> bool:
@@ -84,7 +86,8 @@ def measured_runs(folders: Sequence[Path]) -> Measured:
             costs[key[:3]] = None if predicted is None else asdict(predicted)
         head = {"stream": results.stream, "method": results.method, "settings": changed, "seed": results.seed}
         more = {"class_names": results.class_names, "costs": costs[key[:3]], "seconds": results.seconds, "device": results.device}
-        lines.append({**head, **numbers_of(results), **more})
+        trained = {"network": results.network, "width": results.width, "commit": results.commit}
+        lines.append({**head, **numbers_of(results), **more, **trained})
     return Measured(lines)
 
 
@@ -289,9 +292,10 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
     for shape in shapes:
         for seed, line in measured.runs(shape).items():
             values = [line[name] for name in ("acc", "bwt", "acc_task_il")]
-            row = [f"{shape.stream} {shape.method}{_changed(shape)}", str(seed), *map(number, values)]
+            network = ", ".join(str(line.get(name) or "–") for name in ("network", "width"))  # earlier lines do not say them
+            row = [f"{shape.stream} {shape.method}{_changed(shape)}", network, str(seed), *map(number, values)]
             rows.append([*row, f"{line.get('seconds', 0):.0f}"])
-    shown = html_table(["run", "seed", "ACC", "BWT", "task-IL", "s"], rows)
+    shown = html_table(["run", "network, width", "seed", "ACC", "BWT", "task-IL", "s"], rows)
     return folded(f"{len(rows)} runs", shown)
 
 

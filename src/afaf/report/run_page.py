@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from afaf.costing.predict import Costs
 from afaf.errors import AfafError
+from afaf.network.zoo import width_of
 from afaf.report import svg
 from afaf.report.figures import task_colour
 from afaf.report.ledger_facts import UNUSED, USED, candidates_drawn, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import mean_matrix
-from afaf.report.page import Page, Section, chart, charts, folded, html_table, number, number_cards
+from afaf.report.page import Page, Section, chart, charts, commits, folded, html_table, number, number_cards
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
 from afaf.runs.folder import read_epochs, read_json, read_results
@@ -99,12 +100,13 @@ def run_page(folders: Sequence[Path]) -> Page:
         Section("seeds", "All seeds" if runs.several else "This run", seed_table(runs)),
         Section("settings", "Settings", settings(runs)),
     )
-    subtitle = f"{len(first.class_names)} tasks, {sum(map(len, first.class_names))} classes, {several}, on {first.device}"
+    spec = runs.model.learner.network.spec
+    sizes = f"{len(first.class_names)} tasks, {sum(map(len, first.class_names))} classes, network {spec.name} of width {width_of(spec)}"
     return Page(
         f"{first.stream}: {first.method}",
-        subtitle,
+        f"{sizes}, {several}, on {first.device}",
         sections,
-        "Made by afaf report from the run's own files; nothing is loaded from elsewhere.",
+        f"Made by afaf report from the run's own files; nothing is loaded from elsewhere. {commits(run.commit for run in runs.results)}",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,6 +19,11 @@ def commit() -> str:
     """The commit of this checkout, marked if its sources have changes; AFAF_COMMIT overrides it, for copies of a tree."""
     if "AFAF_COMMIT" in os.environ:
         return os.environ["AFAF_COMMIT"]
+    return _checked_out()
+
+
+@cache  # what is changed while a program runs is not what it computes with
+def _checked_out() -> str:
     here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
-from afaf.bounds import LARGEST, Finite, Percent, Whole, Within, shown
+from afaf.bounds import LARGEST, Count, Finite, Percent, Whole, Within, shown
 from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.evaluation import metrics
@@ -46,6 +46,9 @@ class Results:
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
     R_task_il_unmasked: list[Row] | None = None  # task-IL from the logits of class-IL, if a method has others when the task is known
+    network: str | None = None  # its name, and below its width; results of earlier versions do not say them, nor the commit
+    width: Count | None = None
+    commit: str | None = None  # that ended the run; config.json has the one that began it
     model: Model | None = field(default=None, repr=False, compare=False)  # in memory; the folder has it as a file
 
     @property

@@ -18,7 +18,7 @@ from afaf.evaluation.metrics import hardly_learned, has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.methods.base import Predictor, TaskContext
 from afaf.network.net import Network
-from afaf.network.zoo import network_name
+from afaf.network.zoo import network_name, width_of
 from afaf.runs.checkpoint import Checkpoints, Restored
 from afaf.runs.config import Table
 from afaf.runs.device import device_name, find_device, suitable_threads
@@ -28,6 +28,7 @@ from afaf.runs.folder import RunFolder, resume_command
 from afaf.runs.job import Job
 from afaf.runs.parts import Parts
 from afaf.runs.progress import Position, RunProgress, RunState
+from afaf.runs.provenance import commit
 from afaf.runs.results import Results
 from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
@@ -73,6 +74,7 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
     return {
         "afaf": __version__,
         "torch": torch.__version__,
+        "commit": commit(),
         "stream": stream.name,
         "source": job.source,  # None: only the program that started the run has the stream
         "data": None if job.data is None else str(Path(job.data).absolute()),
@@ -80,6 +82,8 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
         "data_digest": data_digest(stream),
         "method": kind.name,
         "method_class": f"{kind.__module__}.{kind.__qualname__}",
+        "network": setup.spec.name,
+        "width": width_of(setup.spec),
         "network_object": None if job.network is None else network_name(job.network),  # only the program that started the run has it
         "network_digest": setup.network_digest,
         "seed": job.seed,
@@ -119,6 +123,7 @@ class Run:
         stop: StopToken | None = None,
     ):
         self.job, self.stream, self.setup, self.device = job, stream, setup, find_device(job.device)
+        self.commit = commit()  # now: hours later the checkout may be another
         self.method, self.config = setup.method, setup.config
         self.folder, self.emit, self.stop = folder, on_event, stop or StopToken()
         self.task_groups = self.method.task_groups(len(stream))
@@ -302,5 +307,8 @@ class Run:
             warnings=progress.warnings,
             run=None if self.folder is None else str(self.folder.path),
             R_task_il_unmasked=progress.R_task_il_unmasked if progress.R_task_il_unmasked != progress.R_task_il else None,
+            network=self.setup.spec.name,
+            width=width_of(self.setup.spec),
+            commit=self.commit,
             model=Model(self.learner, self.method.name, names, preparations, self.config.to_dict(), self.stream.name),
         )

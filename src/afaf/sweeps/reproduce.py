@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from afaf.errors import AfafError, CapacityError, ConfigError, DivergedError
+from afaf.network.zoo import describe, width_of
 from afaf.runs.config import Config, build_config
 from afaf.runs.device import device_name
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, StateReached, ignore
@@ -266,7 +267,7 @@ class Reproduction:
         return {
             "seconds": round(seconds, 2),
             "jobs_at_once": self.executor.jobs_at_once,
-            **(measured or _computed_by(_config(job, self.executor.stream_of(job)), self.executor.device, self.device)),
+            **(measured or _computed_by(job, self.executor.stream_of(job), self.executor.device, self.device)),
             "ended": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **self.about,
         }
@@ -276,7 +277,7 @@ def measure(job: Job, results: Results, stream: Stream, device: torch.device) ->
     """The parts of a line that need the stream, the device or the model."""
     config = _config(job, stream)
     learned = restrict(stream, config)
-    measured: Line = {"costs": _costs(replace(job, stream=learned)), **_computed_by(config, device, device_name(device))}
+    measured: Line = {"costs": _costs(replace(job, stream=learned)), **_computed_by(job, stream, device, device_name(device))}
     if job.tag.keep:
         model = results.model or Model.load(Path(str(results.run)) / "model.safetensors")
         with at_work(config.run.precision, device):
@@ -303,8 +304,13 @@ def _config(job: Job, stream: Stream) -> Config:
     return build_config(kind.Options, *with_presets(stream.outline, kind, job.tables))
 
 
-def _computed_by(config: Config, device: torch.device, name: str) -> Line:
+def _computed_by(job: Job, stream: Stream, device: torch.device, name: str) -> Line:
+    """The network that was trained, its width also where the preset or the network chose it, and what computed it."""
+    config, outline = _config(job, stream), stream.outline
+    chosen = config.network
     return {
+        "network": chosen.name,
+        "width": width_of(describe(chosen.name, outline.input_shape, outline.n_classes, norm=chosen.norm, width=chosen.width)),
         "device": name,
         "engine": find_engine(config.run.engine, device).name,
         "precision": config.run.precision if device.type == "cuda" else "fp32",

@@ -25,14 +25,14 @@ DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table s
 EXACT = 2.0**53  # below it a float is the whole number it looks like
 
 
-WORDS = ("failed", "kind", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python")
+WORDS = ("failed", "kind", "network", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python")
 METRICS = ("acc", "bwt", "la", "acc_task_il", "acc_task_il_unmasked", "task_id_accuracy", "forward_transfer")
 REQUIRED: dict[str, Any] = {"stream": str, "method": str, "settings": dict[str, Any], "seed": Whole}
 OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(WORDS, str),
     **dict.fromkeys(METRICS, Finite | None),
     **dict.fromkeys(("R", "R_task_il", "R_task_il_unmasked"), list[list[Finite | None]]),
-    **dict.fromkeys(("params", "dense_params", "shared_tasks", "jobs_at_once"), Whole),
+    **dict.fromkeys(("params", "dense_params", "width", "shared_tasks", "jobs_at_once"), Whole),
     "task_id": list[Finite | None],
     "confusion": list[list[Whole]],
     "warnings": list[str],
