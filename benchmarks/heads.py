@@ -114,7 +114,7 @@ def auroc_unknown(encoder: Encoder, head: HeadSettings, train: Features, test: F
     known = labels[: 3 * len(labels) // 4]
     some = np.isin(train[1], known)
     model = taught(encoder, head, [(train[0][some], train[1][some])])
-    distance = torch.cat([model.answers(part)[1] for part in test[0].split(2048)]).numpy()
+    distance = torch.cat([model.answers(part)[1].amin(1) for part in test[0].split(2048)]).numpy()
     strange, limit = ~np.isin(test[1], known), model.unknown_above or np.inf
     return float(roc_auc_score(strange, distance)), float((distance[~strange] > limit).mean()), float((distance[strange] > limit).mean())
 

@@ -74,7 +74,7 @@ def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) ->
         parts = FileParts(model.encoder, files, unreadable, SKIP, on_batch)
         found = [model.answers(encoded) for _, encoded, _ in parts]
     probabilities, distances = (torch.cat(values).numpy() for values in zip(*found, strict=True))
-    return [*map(Path, parts.read)], probabilities, None if model.unknown_above is None else distances > model.unknown_above
+    return [*map(Path, parts.read)], probabilities, None if model.unknown_above is None else distances.min(1) > model.unknown_above
 
 
 def evaluated(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Evaluation:

@@ -221,12 +221,9 @@ class EncodedModel(LearnedModel):
         return self.linear(self.features(encoded))[:, list(self.life.known.values())]
 
     def answers(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities (n, known classes), and the distance of each image from the nearest known class."""
-        return torch.softmax(self.scores(encoded) / self.temperature, 1), self.class_distances(encoded).amin(1)
-
-    def class_distances(self, encoded: Tensor) -> Tensor:
-        """(n, known classes): how far each image is from each class; the least of a row is the distance that `answers` gives."""
-        return self.distance.to_each(self.features(encoded))[:, list(self.life.known.values())]
+        """(n, known classes): probabilities, and how far each image is from each class."""
+        distances = self.distance.to_each(self.features(encoded))[:, list(self.life.known.values())]
+        return torch.softmax(self.scores(encoded) / self.temperature, 1), distances
 
     def confusion(self) -> Tensor | None:
         """(known classes, known classes): the share of a class's images that is answered with each class; None: too few were held out.

@@ -65,7 +65,7 @@ class Served:
         encoded = self.model.encoder.encode(pixels)
         if not isinstance(self.model, EncodedModel):
             return Answers(self.model.probabilities(inputs(encoded)))
-        return Answers(self.model.answers(encoded)[0].numpy(), self.model.class_distances(encoded).numpy())
+        return Answers(*(tensor.numpy() for tensor in self.model.answers(encoded)))
 
     def describe(self, answers: Answers, row: int, top: int, unknown_below: float) -> dict[str, Any]:
         """The answer for one image, as JSON has it. `unknown` is null where that cannot be told."""
