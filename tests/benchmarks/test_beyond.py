@@ -1,0 +1,123 @@
+"""The tables of docs/beyond.md say of each run of an experiment what its newest line says, and nothing else on the page changes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afaf.network.zoo import describe
+from afaf.streams.benchmarks import outline_of
+from afaf.sweeps.experiments import read_experiments
+from afaf.sweeps.store import Line, Store
+from benchmarks.beyond.__main__ import FURTHER, HERE, MAIN, in_no_table, rows_of, size, with_tables
+
+EXPERIMENTS, RESULTS = HERE / "experiments", HERE / "results"
+NAMES = ("results", *FURTHER)
+COSTS = {"kept_bytes": 1_000_000, "counted_flops_ratio": 0.25}
+
+
+def page(*names: str) -> str:
+    return "before\n" + "".join(f"<!-- {name} -->\nold {name}\n<!-- end of {name} -->\nbetween\n" for name in names)
+
+
+def part(text: str, name: str) -> str:
+    """What the page has between two marks."""
+    return text.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+
+
+def cells(table: str) -> list[list[str]]:
+    """The rows of a table below its headings."""
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()[2:]]
+
+
+def made_up(experiment: str, results: Path, **more: Any) -> int:
+    """Store a line for each run of an experiment; returns how many kinds of runs there are."""
+    (chosen,) = read_experiments(EXPERIMENTS, [experiment])
+    for run in chosen.runs:
+        line = {"stream": run.stream, "method": run.method, "settings": run.settings, "seed": run.seed}
+        numbers = {"acc": 50.0, "acc_task_il": 60.0, "R": [[50.0]], "params": 10**6, "dense_params": 10**7, "costs": COSTS, "seconds": 1.0}
+        Store(results).append(experiment, {**line, **numbers, "jobs_at_once": 1, "commit": "0" * 40, **more})
+    return len({run.key[:3] for run in chosen.runs})
+
+
+def test_every_measured_line_is_in_a_table() -> None:
+    assert not in_no_table(read_experiments(EXPERIMENTS), Store(RESULTS).read())
+
+
+def test_the_main_table_has_the_runs_of_afaf_plus_and_no_control() -> None:
+    lines, planned = Store(RESULTS).read(), read_experiments(EXPERIMENTS, MAIN)
+    rows = cells(part(with_tables(page("results"), EXPERIMENTS, RESULTS), "results"))
+    assert len(rows) == sum(len(rows_of(one, lines)) for one in planned) > 0
+    assert {row[1] for row in rows} == {"afaf-plus"}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_a_further_table_has_a_row_for_each_variant_and_tells_them_apart(name: str, tmp_path: Path) -> None:
+    kinds = made_up(name, tmp_path)
+    text = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
+    rows = cells(part(text, name))
+    assert len(rows) == len({tuple(row[:2]) for row in rows}) == kinds
+    (experiment,) = read_experiments(EXPERIMENTS, [name])
+    assert all(any(run.variant in row[1] for row in rows) for run in experiment.runs)
+    for other in set(FURTHER) - {name}:
+        assert part(text, other) == part(page(*NAMES), other)
+
+
+def test_the_page_changes_between_its_marks_alone(tmp_path: Path) -> None:
+    for name in ("paper-network", "controls"):
+        made_up(name, tmp_path)
+    assert with_tables("no marks", EXPERIMENTS, tmp_path) == "no marks"
+    for unpaired in ("<!-- results -->\nand more", "and more\n<!-- end of results -->"):
+        assert with_tables(unpaired, EXPERIMENTS, tmp_path) == unpaired
+    once = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
+    emptied = page(*NAMES)
+    for name in ("results", "controls"):
+        assert "old" not in part(once, name)
+        emptied, once = emptied.replace(part(emptied, name), ""), once.replace(part(once, name), "")
+    assert once == emptied
+    again = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
+    assert with_tables(again, EXPERIMENTS, tmp_path) == again
+
+
+def test_a_repeated_run_counts_once_with_its_newest_numbers(tmp_path: Path) -> None:
+    kinds = made_up("paper-network", tmp_path, ended="2026-01-01")
+    made_up("paper-network", tmp_path, ended="2026-01-02", acc=70.0, commit=f"{'1' * 40} with changes")
+    rows = cells(part(with_tables(page("results"), EXPERIMENTS, tmp_path), "results"))
+    assert len(rows) == kinds
+    for row in rows:
+        assert row[3] == "0, 1, 2, 3, 4"
+        assert row[4].startswith("70.0")
+        assert row[-1] == "1111111 with changes"
+
+
+def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> None:
+    made_up("reuse", tmp_path)
+    line = next(iter(Store(tmp_path).read().values()))
+    without = {name: line[name] for name in ("stream", "method", "settings", "commit")}
+    for seed in range(3):
+        Store(tmp_path).append("reuse", {**without, "seed": seed, "failed": "no room", "ended": "2026-01-01"})
+        rows = cells(part(with_tables(page("reuse"), EXPERIMENTS, tmp_path), "reuse"))
+        assert sorted(re.findall(r"\d", rows[0][2])) == ["0", "1", "2"]
+        assert rows[0][2] != rows[1][2]
+        assert rows[0][3] == ("-" if seed == 2 else "50.0" if seed == 1 else "50.0 ± 0.0")
+
+
+@pytest.mark.parametrize("network", ["alexnet", "resnet18"])
+def test_the_size_is_over_a_dense_network_with_one_output_row_a_class(network: str) -> None:
+    outline = outline_of("split-cifar10")
+    dense = describe(network, outline.input_shape, outline.n_classes).dense_params
+    line: Line = {"stream": "split-cifar10", "params": dense, "dense_params": 4 * dense, "costs": {"kept_bytes": 2 * dense}}
+    assert size(line, network) == pytest.approx(1.5)
+    assert size({**line, "costs": None}, network) is None
+
+
+def test_lines_that_do_not_name_their_network_are_measured_by_that_of_their_settings(tmp_path: Path) -> None:
+    for name in MAIN:
+        made_up(name, tmp_path / "old")
+        made_up(name, tmp_path / "new", network={"paper-network": "alexnet"}.get(name, name))
+    old, new = (with_tables(page("results"), EXPERIMENTS, tmp_path / age) for age in ("old", "new"))
+    assert old == new
+    assert len({row[7] for row in cells(part(old, "results"))}) > 1
