@@ -15,10 +15,8 @@ from pathlib import Path
 
 from afaf.evaluation.metrics import average_incremental_accuracy
 from afaf.network.zoo import describe
-from afaf.runs.config import build_config
 from afaf.runs.job import Job
-from afaf.runs.presets import with_presets
-from afaf.streams.benchmarks import outline_of
+from afaf.runs.setup import costs_of, set_up
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
 from afaf.sweeps.store import Key, Line, Store, read_lines
 
@@ -127,26 +125,20 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
 
 
 def sizes(run: Planned, lines: Iterable[Line]) -> str:
-    return distinct([size(line, line.get("network") or network_of(run)) for line in lines], 2)
+    """None for a line of a network that the run would not have today."""
+    params, relative = size(run)
+    return distinct([relative if line["params"] == params else None for line in lines], 2)
 
 
-def size(line: Line, network: str) -> float | None:
-    """Bytes of weights and of everything else that is kept, over those of the weights of the dense network.
+def size(run: Planned) -> tuple[int, float]:
+    """Weights of the model; and its bytes, everything in its file counted, over those of the weights of the dense network.
 
-    That has its usual width and one output row a class. None for a method that does not predict its costs.
+    That has its usual width and one output row a class.
     """
-    if not line.get("costs"):
-        return None
-    outline = outline_of(line["stream"])
-    dense = describe(network, outline.input_shape, outline.n_classes).dense_params
-    return float((4 * line["params"] + line["costs"]["kept_bytes"]) / (4 * dense))
-
-
-def network_of(run: Planned) -> str:
-    """The network of a run, for lines that were written before lines named it."""
     job = Job(run.stream, run.method, settings=run.settings)
-    config = build_config(job.method_class.Options, *with_presets(job.outline(), job.method_class, job.tables))
-    return config.network.name
+    costs, outline = costs_of(job), job.outline()
+    network = set_up(outline, job.method_class, *job.tables).spec.name
+    return costs.params, costs.model_bytes / (4 * describe(network, outline.input_shape, outline.n_classes).dense_params)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 from afaf.network.zoo import describe
 from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.experiments import read_experiments
-from afaf.sweeps.store import Line, Store
-from benchmarks.beyond.__main__ import FURTHER, HERE, MAIN, in_no_table, rows_of, size, with_tables
+from afaf.sweeps.store import Store
+from benchmarks.beyond.__main__ import FURTHER, HERE, MAIN, in_no_table, rows_of, size, sizes, with_tables
 
 EXPERIMENTS, RESULTS = HERE / "experiments", HERE / "results"
 NAMES = ("results", *FURTHER)
@@ -105,19 +105,17 @@ def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> Non
         assert rows[0][3] == ("-" if seed == 2 else "50.0" if seed == 1 else "50.0 ± 0.0")
 
 
-@pytest.mark.parametrize("network", ["alexnet", "resnet18"])
-def test_the_size_is_over_a_dense_network_with_one_output_row_a_class(network: str) -> None:
-    outline = outline_of("split-cifar10")
-    dense = describe(network, outline.input_shape, outline.n_classes).dense_params
-    line: Line = {"stream": "split-cifar10", "params": dense, "dense_params": 4 * dense, "costs": {"kept_bytes": 2 * dense}}
-    assert size(line, network) == pytest.approx(1.5)
-    assert size({**line, "costs": None}, network) is None
+@pytest.mark.parametrize(("experiment", "most"), [("paper-network", 0.40), ("resnet18", 1.0)])
+def test_every_measured_model_is_within_its_size(experiment: str, most: float) -> None:
+    """Everything in the file counted, over the weights of a dense network with one output row a class."""
+    for run, lines in rows_of(read_experiments(EXPERIMENTS, [experiment])[0], Store(RESULTS).read()):
+        params, found = size(run)
+        assert all(line["params"] == params for line in lines)
+        outline, name = outline_of(run.stream), run.settings.get("network.name", "alexnet")
+        dense = describe(name, outline.input_shape, outline.n_classes).dense_params
+        assert (4 * params + lines[0]["costs"]["kept_bytes"]) / (4 * dense) < found <= most
 
 
-def test_lines_that_do_not_name_their_network_are_measured_by_that_of_their_settings(tmp_path: Path) -> None:
-    for name in MAIN:
-        made_up(name, tmp_path / "old")
-        made_up(name, tmp_path / "new", network={"paper-network": "alexnet"}.get(name, name))
-    old, new = (with_tables(page("results"), EXPERIMENTS, tmp_path / age) for age in ("old", "new"))
-    assert old == new
-    assert len({row[7] for row in cells(part(old, "results"))}) > 1
+def test_a_line_of_another_network_than_todays_has_no_size() -> None:
+    run, lines = rows_of(read_experiments(EXPERIMENTS, ["resnet18"])[0], Store(RESULTS).read())[0]
+    assert sizes(run, lines) != sizes(run, [{**line, "params": line["params"] + 1} for line in lines]) == "-"
