@@ -45,6 +45,17 @@ def test_run_prints_one_json_object_last(tmp_path: Path) -> None:
     assert [len(row) for row in last["R"]] == [1, 2, 3, 4, 5]
 
 
+def test_a_built_in_stream_is_learned_in_the_class_order_that_is_asked_for(tmp_path: Path) -> None:
+    out, order = tmp_path / "r", "6,9,0,1,2,3,4,5,7,8"
+    result = runner.invoke(app, ["run", "split-digits", "finetune", *QUICK, "--set", f"stream.order={order}", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    stored = json.loads((out / "results.json").read_text())
+    assert stored["class_names"] == [["6", "9"], ["0", "1"], ["2", "3"], ["4", "5"], ["7", "8"]]
+    assert json.loads((out / "config.json").read_text())["config"]["stream"]["order"] == order
+    assert runner.invoke(app, ["report", str(out)]).exit_code == 0
+    assert runner.invoke(app, ["costs", "split-cifar10", "afaf", "--set", "stream.order=seed:7"]).exit_code == 0
+
+
 def test_paths_are_shown_as_they_are(tmp_path: Path) -> None:
     out = tmp_path / "try [red]" / "try [" / "try :dog:" / "b]"
     for command in (["run", "split-digits", "finetune", *QUICK, "--out", str(out)], ["report", str(out)]):
@@ -274,6 +285,10 @@ def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) 
         (["run", "split-digits", "afaf", "--seed", "-1"], "Invalid value for '--seed'"),
         (["tune", "split-digits", "lwf", "--seed", "-1"], "Invalid value for '--seed'"),
         (["learn", "photos", "--model", "m", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["run", "split-digits", "finetune", "--set", "stream.order=6,zebra"], "zebra"),
+        (["run", "split-digits", "finetune", "afaf", "--set", "stream.order=6,9"], "stream.order"),
+        (["run", "mix", "finetune", "--set", "stream.order=seed:7"], "mix"),
+        (["costs", "split-cifar10", "finetune", "--set", "stream.order=cat,cat"], "cat"),
     ],
 )
 def test_what_a_user_can_mend_exits_with_2_and_a_message(

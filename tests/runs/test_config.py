@@ -12,8 +12,9 @@ from afaf.methods import find_method, method_names
 from afaf.methods.afaf import AFAFOptions
 from afaf.runs.config import build_config, merge, parse_set, read_config_file
 from afaf.runs.folder import flat
+from afaf.runs.job import Job
 from afaf.runs.presets import preset_names
-from afaf.runs.setup import set_up
+from afaf.runs.setup import costs_of, set_up
 from afaf.streams.benchmarks import outline_of
 
 
@@ -22,6 +23,18 @@ def test_every_preset_builds_for_every_method() -> None:
     for stream in preset_names():
         for method in method_names():
             set_up(outline_of(stream), method)
+
+
+@pytest.mark.parametrize("stream", ["split-digits", "split-cifar10", "sim-cifar100", "split-cifar100"])
+@pytest.mark.parametrize("method", ["afaf", "afaf-plus", "ewc"])
+def test_a_stream_in_another_class_order_keeps_its_preset_and_its_costs(stream: str, method: str) -> None:
+    usual, other = Job(stream, method), Job(stream, method, settings=["stream.order=seed:7"])
+    assert usual.outline().class_names != other.outline().class_names
+    setups = [set_up(job.outline(), method, *job.tables) for job in (usual, other)]
+    assert setups[1].spec == setups[0].spec
+    tables = [flat(setup.config.to_dict()) for setup in setups]
+    assert {name for name in tables[0] if tables[0][name] != tables[1][name]} == {"stream.order"}
+    assert costs_of(other).params == costs_of(usual).params
 
 
 def test_later_tables_win_and_siblings_stay() -> None:

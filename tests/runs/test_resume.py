@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from functools import partial
@@ -365,6 +366,41 @@ def test_own_data_is_found_again_from_another_folder(tmp_path: Path, monkeypatch
     with pytest.raises(DataError, match="mine"):
         resume(tmp_path / "copy")
     assert afaf.resume is not None
+
+
+ORDERED: dict[str, Any] = {"learn.epochs": 2, "run.images": 12, "stream.order": "1,3,0,2"}
+
+
+@pytest.mark.parametrize("other", ["3,1,0,2", "0,2,1,3", "", "seed:0"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_is_not_resumed_in_another_class_order(ended: bool, other: str, tmp_path: Path) -> None:
+    stop = StopToken()
+    asked: dict[str, Any] = {"device": "cpu", "out": tmp_path, "resume": True}
+    with contextlib.nullcontext() if ended else pytest.raises(StoppedError):
+        run(Job("digit-pairs", "finetune", settings=ORDERED, **asked), stop=stop, on_event=StopAfter(stop, -1 if ended else 3))
+    with pytest.raises(RunError, match=r"stream\.order"):
+        afaf.run("digit-pairs", "finetune", settings={**ORDERED, "stream.order": other}, **asked)
+    assert afaf.run("digit-pairs", "finetune", settings=ORDERED, **asked).class_names == [["1", "3"], ["0", "2"]]
+
+
+def test_the_same_order_may_be_written_otherwise(tmp_path: Path) -> None:
+    """A file of the order may have been moved, or its classes written out."""
+    (tmp_path / "order.txt").write_text("1, 3\n0, 2\n")
+    asked: dict[str, Any] = {"device": "cpu", "out": tmp_path / "run", "resume": True}
+    results = [
+        afaf.run("digit-pairs", "finetune", settings={**ORDERED, "stream.order": order}, **asked)
+        for order in (str(tmp_path / "order.txt"), "1,3,0,2")
+    ]
+    assert results[0].R == results[1].R
+
+
+def test_a_run_in_another_order_goes_on_from_its_folder_alone(tmp_path: Path) -> None:
+    run(Job("digit-pairs", "finetune", device="cpu", out=tmp_path / "whole", settings=ORDERED))
+    stop = StopToken()
+    with pytest.raises(StoppedError):
+        run(Job("digit-pairs", "finetune", device="cpu", out=tmp_path / "run", settings=ORDERED), stop=stop, on_event=StopAfter(stop, 3))
+    resume(tmp_path / "run")
+    assert found(tmp_path / "run") == found(tmp_path / "whole")
 
 
 def save_npz(path: Path, seed: int = 0) -> str:

@@ -116,6 +116,21 @@ def test_show_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Image.open(path).size[1] > 500
 
 
+def test_show_stream_in_another_class_order(tmp_path: Path) -> None:
+    def shown(*settings: str) -> Result:
+        sets = [word for setting in settings for word in ("--set", setting)]
+        return CliRunner().invoke(app, ["streams", "split-digits", *sets, "--out", str(tmp_path / "digits.png"), "--force"])
+
+    usual, other = shown(), shown("stream.order=6,9,0,1,2,3,4,5,7,8")
+    assert (usual.exit_code, other.exit_code) == (0, 0)
+    names = [[line.split("│")[3].strip() for line in result.stdout.splitlines() if line.count("│") > 4] for result in (usual, other)]
+    assert [name for name in names[0] if name] == list("0123456789")
+    assert [name for name in names[1] if name] == list("6901234578")
+    for wrong, words in (("stream.order=6,9", "stream.order"), ("learn.epochs=2", "learn.epochs"), ("stream.ordre=1", "stream.order")):
+        result = shown(wrong)
+        assert (result.exit_code, words in result.stderr) == (2, True)
+
+
 def test_show_stream_of_own_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("[red]", "b"):
         (tmp_path / "own" / name).mkdir(parents=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Column, Table
 
 from afaf.cli.consoles import OUT, say_styled
-from afaf.errors import DataError
+from afaf.errors import ConfigError, DataError
 from afaf.files import check_output
 from afaf.streams.benchmarks import BENCHMARKS, open_stream
 from afaf.streams.download import get as download_source
@@ -76,6 +76,17 @@ def _show(folder: Path, inspections: list[Inspection], as_json: bool) -> None:
     OUT.print(table)
 
 
+def only_stream_options(settings: Sequence[str]) -> dict[str, Any]:
+    """The options of a stream from `stream.key=value`; no other setting says anything about a stream."""
+    from afaf.runs.config import parse_set
+    from afaf.runs.job import stream_options
+
+    table = parse_set(settings)
+    if others := sorted(set(table) - {"stream"}):
+        raise ConfigError(f"--set {others[0]}.{next(iter(table[others[0]]))}: here only settings of the stream count: stream.NAME=VALUE")
+    return stream_options(table)
+
+
 def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False, **options: Any) -> Path:
     """Print a stream's tasks with class names and counts, and save a contact sheet; return its path."""
     kind, _, place = name.partition(":")
@@ -84,6 +95,8 @@ def show_stream(name: str, data: Path | None, path: Path, *, force: bool = False
     with OUT.status(f"Reading {escape(name)} ..."):
         stream = open_stream(name, data=data, **options)
     about = f": {BENCHMARKS[name].description}" if name in BENCHMARKS else ""
+    if options:
+        about = f", with {', '.join(f'stream.{option}' for option in options)} as given"
     say_styled(f"{escape(stream.name)}{about}")
     OUT.print(stream_table(stream))
     save_contact_sheet(stream, path, inputs=inputs, force=force)

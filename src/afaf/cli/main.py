@@ -137,6 +137,7 @@ def report(
 @app.command(rich_help_panel=RUNS)
 def streams(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this stream and save a contact sheet.")] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="A setting of the stream, such as stream.order=seed:7; may be repeated.")] = [],
     data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="Where the contact sheet goes (default: NAME.png).")] = None,
     force: ForceOption = False,
@@ -145,10 +146,11 @@ def streams(
     from afaf.streams.benchmarks import BENCHMARKS, stream_names
 
     if name is not None:
-        from afaf.cli.datasets import show_stream
+        from afaf.cli.datasets import only_stream_options, show_stream
         from afaf.cli.runs import file_name
 
-        show_stream(name, data, out or Path(f"{file_name(name)}.png"), force=force)
+        options = only_stream_options(set_)
+        show_stream(name, data, out or Path(f"{file_name(name)}.png"), force=force, **options)
         return
     table = Table("stream", "tasks", "classes", "images", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what it is", overflow="fold")

@@ -14,6 +14,7 @@ from scipy import stats
 from afaf.evaluation import metrics
 from afaf.runs.results import Row, Spread
 from afaf.streams.benchmarks import BENCHMARKS, outline_of
+from afaf.streams.class_order import seed_of
 from afaf.sweeps.store import Line
 
 BySeed = dict[int, float]
@@ -107,10 +108,10 @@ def failure(line: Line) -> str | None:
     """Return why a run cannot enter a mean: it stopped, or its network ends no better than chance. None if it can."""
     if "failed" in line:
         return str(line["failed"])
-    names = class_names(line)
-    if names is None:
+    sizes = task_sizes(line)
+    if sizes is None:
         return None  # the number of classes per task is not known without the data
-    R, sizes = line["R_task_il"], [len(task) for task in names]
+    R = line["R_task_il"]
     alive = [task for task, row in enumerate(R, 1) if not metrics.only_guesses(row, sizes)]
     if len(R) in alive:
         return None
@@ -135,10 +136,19 @@ def class_names(line: Line) -> Sequence[Sequence[str]] | None:
     """Return the classes of each task; None for a stream of which neither the line nor the package knows them."""
     if line.get("class_names") or line["stream"] not in BENCHMARKS:
         return line.get("class_names")
-    return _class_names(line["stream"], line["settings"].get("stream.classes_per_task"))
+    order = str(line["settings"].get("stream.order", ""))
+    if order and "," not in order and seed_of(order) is None:
+        return None  # in a file, which may have changed
+    return _class_names(line["stream"], line["settings"].get("stream.classes_per_task"), order)
+
+
+def task_sizes(line: Line) -> list[int] | None:
+    """Return the number of classes of each task, which no order changes; None where `class_names` knows none either."""
+    names = class_names({**line, "settings": {name: value for name, value in line["settings"].items() if name != "stream.order"}})
+    return None if names is None else [len(task) for task in names]
 
 
 @cache
-def _class_names(stream: str, classes_per_task: int | None) -> Sequence[Sequence[str]]:
+def _class_names(stream: str, classes_per_task: int | None, order: str) -> Sequence[Sequence[str]]:
     options: dict[str, Any] = {} if classes_per_task is None else {"classes_per_task": classes_per_task}
-    return outline_of(stream, **options).class_names
+    return outline_of(stream, **options, order=order).class_names

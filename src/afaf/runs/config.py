@@ -34,10 +34,10 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How own data becomes a stream. Built-in streams ignore it, except `classes_per_task` (split-cifar100) and `fit` (Mix)."""
+    """How own data becomes a stream. Built-in streams of one dataset have `order` of it, split-cifar100 `classes_per_task`, Mix `fit`."""
 
     classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
-    order: str = ""  # a file that lists the classes in order of arrival, one task a line
+    order: str = ""  # the classes in order of arrival, separated by commas; seed:7, a permutation; or a file, one task a line
     size: Annotated[int, Within(0, 4096)] = 32  # images are brought to size x size pixels
     test_fraction: Annotated[float, Within(0, 1, above=True, below=True)] = 0.2
     unreadable: Literal["error", "skip"] = "error"

@@ -28,7 +28,7 @@ CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safete
 FILES = ("config.json", "log.jsonl", "results.json", "model.safetensors", "ledger.png", "r-matrix.png", "report.html")
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 FREE = {"run.checkpoint", "run.chunk", "evaluate.batch_size"}  # settings that a resume may change: no result depends on them
-MAY_CHANGE = {*FREE, "stream.order"}  # the last is a file, which may be moved
+MAY_CHANGE = {*FREE, "stream.order"}  # the last may be a file, which may be moved; data_digest tells orders apart
 
 
 class RunFolder:

@@ -80,20 +80,23 @@ class Job:
 
     def outline(self) -> Outline:
         """The stream's tasks and classes; the built-in streams need no data for it."""
-        return self.stream.outline if isinstance(self.stream, Stream) else outline_of(self.stream, **self._stream_options())
+        return self.stream.outline if isinstance(self.stream, Stream) else outline_of(self.stream, **self._open_options())
 
     def open(self) -> Stream:
         if isinstance(self.stream, Stream):
             return self.stream
-        opened = open_stream(self.stream, **self._stream_options())
+        opened = open_stream(self.stream, **self._open_options())
         opened.source = self.source
         return opened
 
-    def _stream_options(self) -> dict[str, Any]:
-        """The `stream` section, which must be known before the stream, and so before its preset."""
-        given = build(StreamSettings, merge(*self.tables).get("stream", {}), "stream")
-        changed = {name: value for name, value in asdict(given).items() if value != getattr(StreamSettings(), name)}
-        return {"data": None if self.data is None else Path(self.data), **changed}
+    def _open_options(self) -> dict[str, Any]:
+        return {"data": None if self.data is None else Path(self.data), **stream_options(*self.tables)}
+
+
+def stream_options(*tables: Table) -> dict[str, Any]:
+    """What the `stream` section of these tables changes. It must be known before the stream, and so before its preset."""
+    given = build(StreamSettings, merge(*tables).get("stream", {}), "stream")
+    return {name: value for name, value in asdict(given).items() if value != getattr(StreamSettings(), name)}
 
 
 def method_class(method: str | type[Method[Any]]) -> type[Method[Any]]:

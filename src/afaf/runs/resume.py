@@ -226,10 +226,13 @@ def _check_same_data(about: Mapping[str, Any], opened: Stream) -> None:
     if list(opened.outline.train_counts) != about["train_counts"]:
         raise RunError(
             f"the data is not what the run began with: its tasks had {about['train_counts']} training images, "
-            f"now they have {list(opened.outline.train_counts)}; put the data back, or start anew"
+            f"now they have {list(opened.outline.train_counts)}; put the data, or the order of classes (stream.order), back, or start anew"
         )
     if not is_same_data(opened, about.get("data_digest")):
-        raise RunError("the data is not what the run began with: labels or images have changed; put the data back, or start anew")
+        raise RunError(
+            "the data is not what the run began with: labels or images have changed, or stream.order gives another order of classes; "
+            "put the data or the order back, or start anew"
+        )
 
 
 def _check_same_network(about: Mapping[str, Any], setup: Setup) -> None:

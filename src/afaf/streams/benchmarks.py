@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from afaf.errors import ConfigError, DataError, unknown
+from afaf.streams.class_order import one_order, rearranged
 from afaf.streams.sources import PARTS, Part, Source, data_folder, find_source
 from afaf.streams.sources.verify import Labels, Pair, count_classes, shortened, verified
 from afaf.streams.tasks import Outline, Split, Stream, Task
@@ -63,6 +64,18 @@ class Benchmark:
             )
         cut = range(0, len(labels), classes_per_task)
         return replace(self, tasks=tuple(Recipe(source, tuple(labels[i : i + classes_per_task])) for i in cut))
+
+    def reordered(self, order: Any) -> Benchmark:
+        """The same classes in another order, in tasks of the same sizes."""
+        if len(self.sources) > 1:
+            titles = ", ".join(source.title for source in self.sources)
+            raise ConfigError(
+                f"stream '{self.name}' takes no class order: its tasks are of several datasets ({titles}), and all images of a task are "
+                "prepared as those of one; order a stream of one dataset, such as split-cifar10, or your own images in npz:PATH"
+            )
+        (source,) = self.sources
+        tasks = rearranged(self.name, [recipe.labels for recipe in self.tasks], source.class_names, order)
+        return replace(self, tasks=tuple(Recipe(source.name, tuple(labels)) for labels in tasks))
 
     def outline(self) -> Outline:
         """Return the stream's outline, without reading the files."""
@@ -114,8 +127,9 @@ BENCHMARKS = {name: _benchmark(name, **table) for name, table in _TABLES.items()
 def open_stream(name: str, *, data: Path | str | None = None, **options: Any) -> Stream:
     """Open a stream by name: a built-in one, `folder:PATH`, `npz:PATH`, or one that another package registered.
 
-    `data` is the folder of the published datasets. The options of own data are in own.py. Two built-in streams have an option: mix has
-    `fit`, "pad" (the default) or "resize" (how MNIST and Fashion-MNIST come from 28x28 to 32x32); split-cifar100 has `classes_per_task`.
+    `data` is the folder of the published datasets. The options of own data are in own.py. Built-in streams have fewer: those of one
+    dataset have `order` and `class_order`, as own data; split-cifar100 has `classes_per_task`; mix has `fit` alone, "pad" (the default)
+    or "resize" (how MNIST and Fashion-MNIST come from 28x28 to 32x32).
     """
     if name in BENCHMARKS:
         benchmark, options = _with_options(BENCHMARKS[name], options)
@@ -159,12 +173,14 @@ def _own() -> dict[str, Callable[..., Stream]]:
 
 
 def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchmark, dict[str, Any]]:
-    """Apply `classes_per_task` and return the options left for `load`; refuse options that the benchmark does not have."""
+    """Apply `classes_per_task` and `order`, and return the options left for `load`; refuse options that the benchmark does not have."""
     options = dict(options)
+    order = one_order(options.pop("order", None), options.pop("class_order", None))
     if not benchmark.regroups and options.get("classes_per_task") == 2:
         del options["classes_per_task"]  # config.json of runs before 0.2 says so of every built-in stream
     fits = {fit for source in benchmark.sources if len(source.fits) > 1 for fit in source.fits}
-    allowed = [*(["fit"] if fits else []), *(["classes_per_task"] if benchmark.regroups else [])]
+    has = {"fit": bool(fits), "classes_per_task": benchmark.regroups, "order": len(benchmark.sources) == 1}
+    allowed = [name for name, is_there in has.items() if is_there]
     wrong = sorted(set(options) - set(allowed))
     if wrong:
         words = f"no options but {' and '.join(allowed)}" if allowed else "no options"
@@ -173,7 +189,7 @@ def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchm
         raise ConfigError(unknown("value of fit", str(options["fit"]), fits))
     if "classes_per_task" in options:
         benchmark = benchmark.regrouped(options.pop("classes_per_task"))
-    return benchmark, options
+    return benchmark if order is None else benchmark.reordered(order), options
 
 
 def _plugins() -> dict[str, EntryPoint]:

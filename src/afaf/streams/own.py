@@ -27,7 +27,7 @@ from afaf.bounds import Count, Within
 from afaf.checked import build
 from afaf.errors import ConfigError, DataError
 from afaf.randomness import LARGEST_SEED
-from afaf.streams.class_order import in_own_labels
+from afaf.streams.class_order import in_own_labels, one_order, seed_of
 from afaf.streams.decoded import CHANNELS, decode
 from afaf.streams.sources.class_folders import SkippedImages, class_files, training_root
 from afaf.streams.sources.images import fit, pixels_of, read_image
@@ -54,8 +54,9 @@ class Options:
     """How own images become a stream.
 
     `class_order` lists the classes in order of arrival: a flat list (cut into `classes_per_task`) or one list per task. `order` is the
-    path of a text file with that order, one task per line, classes separated by commas. Images are scaled to `size` x `size` pixels; 0
-    keeps their size. Without test images, `test_fraction` of each class is held out; `seed` selects which images.
+    same as a text: classes separated by commas, `seed:7` for a permutation, or the path of a file with one task per line. Images
+    are scaled to `size` x `size` pixels; 0 keeps their size. Without test images, `test_fraction` of each class is held out; `seed` selects
+    which images.
     """
 
     classes_per_task: Count = 2
@@ -68,8 +69,12 @@ class Options:
     augment: Augment = "none"
 
     def __post_init__(self) -> None:
-        if self.order and self.class_order is not None:
-            raise ConfigError("give class_order or the file `order`, not both")
+        one_order(self.order, self.class_order)
+
+    @property
+    def arrival(self) -> Any:
+        """The order that was given under either name; None if there is none."""
+        return one_order(self.order, self.class_order)
 
     @property
     def side(self) -> int | None:
@@ -190,7 +195,7 @@ def _read_classes(root: Path, options: Options) -> _LabelledImages:
         loaded = _LabelledImages(images, _label_array([files[number][1] for number in readable]))
     else:
         loaded = _read_files(files, options.side, options.unreadable)
-    if not options.order and options.class_order is None:
+    if options.arrival is None or seed_of(options.arrival) is not None:  # then every class is used
         _check_no_class_lost((label for _, label in files), loaded.labels)
     return loaded
 
@@ -332,7 +337,7 @@ def _stream(
             train, test = (replace(split, images=with_channels(np.asarray(split.images), 3)) for split in (train, test))
     if options.augment != "none" and train.images.ndim != 4:
         raise ConfigError(f"{name}: augment={options.augment} is for images, these are vectors: leave it out")
-    order = in_own_labels(options.order or options.class_order, train.labels)
+    order = in_own_labels(options.arrival, train.labels)
     if test is None:
         _check_enough(name, train.labels, order)
     stream = Stream.from_arrays(

@@ -300,9 +300,14 @@ def checked_labels(y: ArrayLike) -> NDArray[Any]:
     return labels
 
 
+def sorted_labels(labels: NDArray[Any]) -> list[Any]:
+    """Return each label that occurs, once; numbers and words may be mixed."""
+    return sorted(set(labels.tolist()), key=lambda label: (str(type(label)), label))
+
+
 def group_classes(labels: NDArray[Any], classes_per_task: int, class_order: Sequence[Any] | None) -> list[list[Hashable]]:
     """Return the labels of each task; every label of `class_order` must occur in the data."""
-    present: list[Hashable] = sorted(set(labels.tolist()), key=lambda label: (str(type(label)), label))
+    present = sorted_labels(labels)
     if classes_per_task < 1:
         raise DataError(f"classes_per_task must be at least 1, not {classes_per_task}")
     ordered: list[Any] = list(present if class_order is None else class_order)
