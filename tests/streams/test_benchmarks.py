@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 
 from afaf.errors import ConfigError, DataError
 from afaf.streams import benchmarks
-from afaf.streams.benchmarks import BENCHMARKS, open_stream, outline_of, stream_names
+from afaf.streams.benchmarks import BENCHMARKS, Normalise, open_stream, outline_of, stream_names
 from afaf.streams.sources import SOURCES
-from afaf.streams.tasks import Stream
+from afaf.streams.tasks import Split, Stream
+from afaf.training.task_data import TaskData
 from streams import makers
 
 SIM_CIFAR100 = [
@@ -118,6 +121,18 @@ def test_mix_can_be_had_with_every_grey_image_resized(folder: Path) -> None:
     assert resized.outline == usual.outline
 
 
+def test_mix_can_be_had_with_all_images_normalised_in_the_same_way(folder: Path) -> None:
+    """Then an image tells nothing of its task by how it was prepared, and a grey pixel is the same grey in every dataset."""
+    usual, same = (BENCHMARKS["mix"].load(folder, verify=False, normalise=way) for way in get_args(Normalise))
+    assert {(task.preparation.mean, task.preparation.std) for task in same} == {(usual[0].preparation.mean, usual[0].preparation.std)}
+    for task in same:
+        split = Split(np.full_like(task.test.images[:1], 128), task.test.labels[:1])
+        x, _ = TaskData([(split, task.preparation)]).batch(torch.tensor([0]))
+        assert x.shape == (1, 3, 32, 32)
+        mean, std = (torch.tensor(numbers) for numbers in (usual[0].preparation.mean, usual[0].preparation.std))
+        assert torch.allclose(x[0, :, 0, 0], (128 / 255 - mean) / std)
+
+
 def test_other_images_than_the_published_are_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"cifar-10-batches-bin: the train images of .*airplane.* are not those published as CIFAR-10"):
         open_stream("split-cifar10", data=folder)
@@ -159,13 +174,18 @@ def test_unknown_names_and_options() -> None:
         open_stream("split-digits", size=16)
     with pytest.raises(ConfigError, match=r"fixed and takes no options.*fit"):
         outline_of("split-cifar10", fit="resize")
-    with pytest.raises(ConfigError, match=r"takes no options but fit, but was given: size"):
+    with pytest.raises(ConfigError, match=r"takes no options but fit .*but was given: size"):
         open_stream("mix", size=16)
     with pytest.raises(ConfigError, match=r"unknown value of fit 'rezise': did you mean 'resize'"):
         open_stream("mix", fit="rezise")
     assert outline_of("mix", fit="resize") == outline_of("mix")
-    with pytest.raises(ConfigError, match=r"stream\.fit.*your own images are resized"):
-        open_stream("folder:.", fit="resize")
+    with pytest.raises(ConfigError, match=r"unknown value of normalise"):
+        open_stream("mix", normalise="each")
+    for option in ({"fit": "resize"}, {"normalise": "same"}):
+        with pytest.raises(ConfigError, match=next(iter(option))):
+            open_stream("folder:.", **option)
+    with pytest.raises(ConfigError, match="normalise"):
+        outline_of("split-cifar10", normalise="same")
     with pytest.raises(ConfigError, match="'floder:x'"):
         open_stream("floder:x")
     with pytest.raises(ConfigError, match="'folder:'"):

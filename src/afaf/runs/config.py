@@ -22,6 +22,7 @@ from afaf.evaluation.predict import EvaluateSettings
 from afaf.files import read_text
 from afaf.network.zoo import DropoutAt, Norm
 from afaf.runs.parts import PartsSettings
+from afaf.streams.benchmarks import Normalise
 from afaf.streams.tasks import Augment
 from afaf.training.engines import EngineName, Precision
 from afaf.training.settings import LearnSettings, Settings, SparseSettings
@@ -34,7 +35,10 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How own data becomes a stream. Built-in streams of one dataset have `order` of it, split-cifar100 `classes_per_task`, Mix `fit`."""
+    """How own data becomes a stream. Built-in streams of one dataset have `order` of it, split-cifar100 `classes_per_task`.
+
+    Mix has `fit` and `normalise`.
+    """
 
     classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
     order: str = ""  # the classes in order of arrival, separated by commas; seed:7, a permutation; or a file, one task a line
@@ -43,6 +47,7 @@ class StreamSettings:
     unreadable: Literal["error", "skip"] = "error"
     augment: Augment = "none"  # of training images: crop-flip for small photographs, resized-crop-flip for those of 64 pixels and more
     fit: Literal["pad", "resize"] = "pad"  # MNIST and Fashion-MNIST to 32x32: zeros around (released code), or resized (as printed)
+    normalise: Normalise = "dataset"  # images of Mix: by their dataset's mean and deviation, or all by those of the first dataset
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from afaf.streams.sources.verify import Labels, Pair, count_classes, shortened, 
 from afaf.streams.tasks import Outline, Split, Stream, Task
 
 ENTRY_POINTS = "afaf.streams"
+Normalise = Literal["dataset", "same"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,13 @@ class Benchmark:
             tuple(recipe.count("train") for recipe in self.tasks),
         )
 
-    def load(self, data: Path | str | None = None, *, verify: bool = True, fit: str | None = None) -> Stream:
+    def load(
+        self, data: Path | str | None = None, *, verify: bool = True, fit: str | None = None, normalise: Normalise = "dataset"
+    ) -> Stream:
         """Read the stream from the data folder; `verify` refuses images that are not the published ones.
 
-        `fit` is how a dataset of 28x28 images comes to 32x32, if it offers a choice.
+        `fit` is how a dataset of 28x28 images comes to 32x32, if it offers a choice. `normalise` by each dataset's mean and deviation, or
+        all in the same way, by those of the first.
         """
         folder = data_folder(data)
         splits: dict[tuple[int, Part], Split] = {}
@@ -106,7 +110,10 @@ class Benchmark:
             for split in (train, test):
                 split.labels[...] += first  # from numbers within the task to class ids
             classes = tuple(range(first, first + len(recipe.labels)))
-            tasks.append(Task(i + 1, classes, recipe.class_names, train, test, find_source(recipe.source).preparation))
+            preparation = find_source(recipe.source).preparation
+            if normalise == "same":
+                preparation = replace(preparation, mean=self.sources[0].preparation.mean, std=self.sources[0].preparation.std)
+            tasks.append(Task(i + 1, classes, recipe.class_names, train, test, preparation))
             first += len(recipe.labels)
         return Stream(self.name, tasks)
 
@@ -128,16 +135,16 @@ def open_stream(name: str, *, data: Path | str | None = None, **options: Any) ->
     """Open a stream by name: a built-in one, `folder:PATH`, `npz:PATH`, or one that another package registered.
 
     `data` is the folder of the published datasets. The options of own data are in own.py. Built-in streams have fewer: those of one
-    dataset have `order` and `class_order`, as own data; split-cifar100 has `classes_per_task`; mix has `fit` alone, "pad" (the default)
-    or "resize" (how MNIST and Fashion-MNIST come from 28x28 to 32x32).
+    dataset have `order` and `class_order`, as own data; split-cifar100 has `classes_per_task`; mix has `fit`, "pad" (the default)
+    or "resize" (how MNIST and Fashion-MNIST come from 28x28 to 32x32), and `normalise`, "dataset" (the default) or "same".
     """
     if name in BENCHMARKS:
         benchmark, options = _with_options(BENCHMARKS[name], options)
         return benchmark.load(data, **options)
     kind, _, path = name.partition(":")
     if path and kind in _own():
-        if "fit" in options:
-            raise ConfigError("stream.fit is an option of some published datasets; your own images are resized: leave it out")
+        for option in {"fit", "normalise"} & options.keys():
+            raise ConfigError(f"stream.{option} is an option of Mix; your own images are all prepared in the same way: leave it out")
         return _own()[kind](Path(path).expanduser(), **options)
     check_name(name)
     return _from_plugin(_plugins()[name], Path(data) if data is not None else None, options)
@@ -179,7 +186,8 @@ def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchm
     if not benchmark.regroups and options.get("classes_per_task") == 2:
         del options["classes_per_task"]  # config.json of runs before 0.2 says so of every built-in stream
     fits = {fit for source in benchmark.sources if len(source.fits) > 1 for fit in source.fits}
-    has = {"fit": bool(fits), "classes_per_task": benchmark.regroups, "order": len(benchmark.sources) == 1}
+    several = len(benchmark.sources) > 1
+    has = {"fit": bool(fits), "normalise": several, "classes_per_task": benchmark.regroups, "order": not several}
     allowed = [name for name, is_there in has.items() if is_there]
     wrong = sorted(set(options) - set(allowed))
     if wrong:
@@ -187,6 +195,8 @@ def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchm
         raise ConfigError(f"stream '{benchmark.name}' is fixed and takes {words}, but was given: {', '.join(wrong)}")
     if "fit" in options and options["fit"] not in fits:
         raise ConfigError(unknown("value of fit", str(options["fit"]), fits))
+    if "normalise" in options and options["normalise"] not in get_args(Normalise):
+        raise ConfigError(unknown("value of normalise", str(options["normalise"]), get_args(Normalise)))
     if "classes_per_task" in options:
         benchmark = benchmark.regrouped(options.pop("classes_per_task"))
     return benchmark if order is None else benchmark.reordered(order), options
