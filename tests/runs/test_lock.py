@@ -40,6 +40,20 @@ def test_of_two_processes_one_runs(tmp_path: Path, forks: Forks) -> None:
     race(5, tmp_path, forks)
 
 
+def test_a_run_that_begins_while_the_folder_is_looked_at_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If its config.json appears just before the files are listed, the folder is taken, not one of another program."""
+    real = os.listdir
+
+    def late(path: Path) -> list[str]:
+        (tmp_path / "config.json").write_bytes(b"{}")
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", late)
+    with pytest.raises(RunError) as raised:
+        RunFolder.refuse_taken(tmp_path)
+    assert "not empty" not in str(raised.value)
+
+
 @pytest.mark.slow
 def test_of_two_processes_one_runs_fifty_times(tmp_path: Path, forks: Forks) -> None:
     race(50, tmp_path, forks)

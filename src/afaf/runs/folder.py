@@ -78,14 +78,15 @@ class RunFolder:
     @staticmethod
     def refuse_taken(path: Path, *, locked: bool = False) -> None:
         """Raise RunError unless the folder is new or empty; a lock and temporary files of a killed start do not count."""
-        if os.path.lexists(path / "config.json"):
-            raise RunError(in_use(path) if not locked and is_locked(path) else _taken(path))
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file, not a folder: choose another place with --out")
         try:
-            others = sorted(name for name in os.listdir(path) if name != LOCK and not is_part(name)) if path.exists() else []
+            names = os.listdir(path) if path.exists() else []  # read once: another process may be starting there
         except OSError as error:
             raise RunError(f"cannot use the folder {path}: {reason(error)}; choose another with --out") from None
+        if "config.json" in names:
+            raise RunError(in_use(path) if not locked and is_locked(path) else _taken(path))
+        others = sorted(name for name in names if name != LOCK and not is_part(name))
         if others:
             shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
             raise RunError(f"{path} is not empty ({shown}), and holds no run of afaf: choose a new or empty folder with --out")
