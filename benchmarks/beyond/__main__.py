@@ -9,8 +9,10 @@ of afaf-plus, and a table for each further experiment that has lines of its own.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from afaf.evaluation.metrics import average_incremental_accuracy
@@ -126,16 +128,17 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
 
 def sizes(run: Planned, lines: Iterable[Line]) -> str:
     """None for a line of a network that the run would not have today."""
-    params, relative = size(run)
+    params, relative = size(*run.key[:3])
     return distinct([relative if line["params"] == params else None for line in lines], 2)
 
 
-def size(run: Planned) -> tuple[int, float]:
+@cache
+def size(stream: str, method: str, settings: str) -> tuple[int, float]:
     """Weights of the model; and its bytes, everything in its file counted, over those of the weights of the dense network.
 
-    That has its usual width and one output row a class.
+    That has its usual width and one output row a class. `settings` are JSON.
     """
-    job = Job(run.stream, run.method, settings=run.settings)
+    job = Job(stream, method, settings=json.loads(settings))
     costs, outline = costs_of(job), job.outline()
     network = set_up(outline, job.method_class, *job.tables).spec.name
     return costs.params, costs.model_bytes / (4 * describe(network, outline.input_shape, outline.n_classes).dense_params)

@@ -109,7 +109,7 @@ def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> Non
 def test_every_measured_model_is_within_its_size(experiment: str, most: float) -> None:
     """Everything in the file counted, over the weights of a dense network with one output row a class."""
     for run, lines in rows_of(read_experiments(EXPERIMENTS, [experiment])[0], Store(RESULTS).read()):
-        params, found = size(run)
+        params, found = size(*run.key[:3])
         assert all(line["params"] == params for line in lines)
         outline, name = outline_of(run.stream), run.settings.get("network.name", "alexnet")
         dense = describe(name, outline.input_shape, outline.n_classes).dense_params
