@@ -28,12 +28,13 @@ Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that
 
 
 def main() -> None:
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), HERE / "experiments", HERE / "results"), encoding="utf-8")
+    experiments = read_experiments(HERE / "experiments")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), experiments, HERE / "results"), encoding="utf-8")
 
 
-def with_tables(page: str, experiments: Path, results: Path) -> str:
+def with_tables(page: str, experiments: Iterable[Experiment], results: Path) -> str:
     """The page with the tables of these experiments between its marks."""
-    lines, planned = Store(results).read(), {one.name: one for one in read_experiments(experiments)}
+    lines, planned = Store(results).read(), {one.name: one for one in experiments}
     for line in in_no_table(planned.values(), lines):
         print(f"in no table: {line['stream']}, {line['method']}, {line['settings']}, seed {line['seed']}")
     page = between_marks(page, "results", main_table(row for name in MAIN if name in planned for row in rows_of(planned[name], lines)))

@@ -10,13 +10,17 @@ import pytest
 
 from afaf.network.zoo import describe
 from afaf.streams.benchmarks import outline_of
-from afaf.sweeps.experiments import read_experiments
+from afaf.sweeps.experiments import Experiment, read_experiments
 from afaf.sweeps.store import Store
 from benchmarks.beyond.__main__ import FURTHER, HERE, MAIN, in_no_table, rows_of, size, sizes, with_tables
 
-EXPERIMENTS, RESULTS = HERE / "experiments", HERE / "results"
+EXPERIMENTS, RESULTS = read_experiments(HERE / "experiments"), HERE / "results"
 NAMES = ("results", *FURTHER)
 COSTS = {"kept_bytes": 1_000_000, "counted_flops_ratio": 0.25}
+
+
+def named(name: str) -> Experiment:
+    return next(experiment for experiment in EXPERIMENTS if experiment.name == name)
 
 
 def page(*names: str) -> str:
@@ -35,7 +39,7 @@ def cells(table: str) -> list[list[str]]:
 
 def made_up(experiment: str, results: Path, **more: Any) -> int:
     """Store a line for each run of an experiment; returns how many kinds of runs there are."""
-    (chosen,) = read_experiments(EXPERIMENTS, [experiment])
+    chosen = named(experiment)
     for run in chosen.runs:
         line = {"stream": run.stream, "method": run.method, "settings": run.settings, "seed": run.seed}
         numbers = {"acc": 50.0, "acc_task_il": 60.0, "R": [[50.0]], "params": 10**6, "dense_params": 10**7, "costs": COSTS, "seconds": 1.0}
@@ -44,11 +48,11 @@ def made_up(experiment: str, results: Path, **more: Any) -> int:
 
 
 def test_every_measured_line_is_in_a_table() -> None:
-    assert not in_no_table(read_experiments(EXPERIMENTS), Store(RESULTS).read())
+    assert not in_no_table(EXPERIMENTS, Store(RESULTS).read())
 
 
 def test_the_main_table_has_the_runs_of_afaf_plus_and_no_control() -> None:
-    lines, planned = Store(RESULTS).read(), read_experiments(EXPERIMENTS, MAIN)
+    lines, planned = Store(RESULTS).read(), [named(name) for name in MAIN]
     rows = cells(part(with_tables(page("results"), EXPERIMENTS, RESULTS), "results"))
     assert len(rows) == sum(len(rows_of(one, lines)) for one in planned) > 0
     assert {row[1] for row in rows} == {"afaf-plus"}
@@ -60,8 +64,7 @@ def test_a_further_table_has_a_row_for_each_variant_and_tells_them_apart(name: s
     text = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
     rows = cells(part(text, name))
     assert len(rows) == len({tuple(row[:2]) for row in rows}) == kinds
-    (experiment,) = read_experiments(EXPERIMENTS, [name])
-    assert all(any(run.variant in row[1] for row in rows) for run in experiment.runs)
+    assert all(any(run.variant in row[1] for row in rows) for run in named(name).runs)
     for other in set(FURTHER) - {name}:
         assert part(text, other) == part(page(*NAMES), other)
 
@@ -108,7 +111,7 @@ def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("experiment", "most"), [("paper-network", 0.40), ("resnet18", 1.0)])
 def test_every_measured_model_is_within_its_size(experiment: str, most: float) -> None:
     """Everything in the file counted, over the weights of a dense network with one output row a class."""
-    for run, lines in rows_of(read_experiments(EXPERIMENTS, [experiment])[0], Store(RESULTS).read()):
+    for run, lines in rows_of(named(experiment), Store(RESULTS).read()):
         params, found = size(*run.key[:3])
         assert all(line["params"] == params for line in lines)
         outline, name = outline_of(run.stream), run.settings.get("network.name", "alexnet")
@@ -117,5 +120,5 @@ def test_every_measured_model_is_within_its_size(experiment: str, most: float) -
 
 
 def test_a_line_of_another_network_than_todays_has_no_size() -> None:
-    run, lines = rows_of(read_experiments(EXPERIMENTS, ["resnet18"])[0], Store(RESULTS).read())[0]
+    run, lines = rows_of(named("resnet18"), Store(RESULTS).read())[0]
     assert sizes(run, lines) != sizes(run, [{**line, "params": line["params"] + 1} for line in lines]) == "-"
