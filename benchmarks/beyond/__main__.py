@@ -16,9 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from afaf.evaluation.metrics import average_incremental_accuracy
-from afaf.network.zoo import describe
 from afaf.runs.job import Job
-from afaf.runs.setup import costs_of, set_up
+from afaf.runs.setup import costs_and_size_of
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
 from afaf.sweeps.store import Key, Line, Store, read_lines
 
@@ -139,10 +138,8 @@ def size(stream: str, method: str, settings: str) -> tuple[int, float]:
 
     That has its usual width and one output row a class. `settings` are JSON.
     """
-    job = Job(stream, method, settings=json.loads(settings))
-    costs, outline = costs_of(job), job.outline()
-    network = set_up(outline, job.method_class, *job.tables).spec.name
-    return costs.params, costs.model_bytes / (4 * describe(network, outline.input_shape, outline.n_classes).dense_params)
+    costs, model = costs_and_size_of(Job(stream, method, settings=json.loads(settings)))
+    return costs.params, model.model_bytes_ratio
 
 
 if __name__ == "__main__":

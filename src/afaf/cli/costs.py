@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from afaf.cli.consoles import OUT, say
@@ -16,6 +18,7 @@ from afaf.errors import AfafError, ConfigError
 
 if TYPE_CHECKING:
     from afaf.costing.predict import Costs
+    from afaf.runs.setup import ModelSize
 
 HEADINGS = (
     "method",
@@ -28,9 +31,9 @@ HEADINGS = (
     "kept\nbetween\ntasks",
 )
 CAPTION = (
-    "/ dense: divided by what the dense network has or computes. Training on the whole stream and one answer are in FLOPs: by paper is "
-    "the paper's estimate, by task the same with each task charged for its own images only, counted counts live connections alone. Kept "
-    "between tasks: bytes besides the weights."
+    "/ dense: divided by what the dense network has or computes, of the width and the output rows that the method's network has. Training on "
+    "the whole stream and one answer are in FLOPs: by paper is the paper's estimate, by task the same with each task charged for its own "
+    "images only, counted counts live connections alone. Kept between tasks: bytes besides the weights."
 )
 
 
@@ -46,37 +49,43 @@ def costs(
     """Predict the costs of a method on a stream, or of all with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
     from afaf.methods import method_names
     from afaf.runs.job import Job
-    from afaf.runs.setup import costs_of
+    from afaf.runs.setup import costs_and_size_of
 
     if all_ == (method is not None):
         raise ConfigError("name a method, or ask for all of them with --all")
     if method is not None:
-        predicted = costs_of(Job(stream, method, settings=set_, config=config, data=data))
+        predicted, size = costs_and_size_of(Job(stream, method, settings=set_, config=config, data=data))
         if json_:
-            print(json.dumps(predicted.to_dict()))
+            print(json.dumps(predicted.to_dict() | asdict(size)))
         else:
-            OUT.print(detail_table(predicted))
+            OUT.print(detail_table(predicted, size))
         return
-    compared: dict[str, Costs] = {}
+    compared: dict[str, tuple[Costs, ModelSize]] = {}
     refused: dict[str, AfafError] = {}  # methods that do not fit the stream
     for name in method_names():
         try:
-            compared[name] = costs_of(Job(stream, name, settings=set_, config=config, data=data))
+            compared[name] = costs_and_size_of(Job(stream, name, settings=set_, config=config, data=data))
         except AfafError as error:
             refused[name] = error
     if not compared:
         raise next(iter(refused.values()))
     if json_:
-        tables = {name: predicted.to_dict() for name, predicted in compared.items()}
+        tables = {name: predicted.to_dict() | asdict(size) for name, (predicted, size) in compared.items()}
         print(json.dumps({"stream": stream, "methods": tables, "refused": {name: str(reason) for name, reason in refused.items()}}))
         return
-    OUT.print(side_by_side(stream, list(compared.values())))
+    OUT.print(side_by_side(stream, [predicted for predicted, _ in compared.values()]))
     for name, reason in refused.items():
         say(f"{name}: {reason}")
 
 
-def detail_table(predicted: Costs) -> Table:
-    table = Table(title=f"{predicted.stream}: {predicted.method}", show_header=False)
+def detail_table(predicted: Costs, size: ModelSize) -> Table:
+    title = f"{predicted.stream}: {predicted.method}"
+    table = Table(title=title, caption=which_dense(size), caption_justify="left", show_header=False)
+    table.add_row("network", escape(size.network), f"width {size.width}, {size.output_rows} output rows")
+    table.add_row(
+        "whole model: weights, biases, norms and all that is kept", in_bytes(size.model_bytes), f"{size.model_bytes_ratio:.4f}x usual dense"
+    )
+    table.add_row("#params of the usual dense network", f"{size.usual_dense_params:,}", in_bytes(4 * size.usual_dense_params))
     table.add_row("#params (weights owned after the last task)", f"{predicted.params:,}", f"{predicted.params_ratio:.4f}x dense")
     table.add_row("#params of the dense network", f"{predicted.dense_params:,}", "")
     table.add_row("training FLOPs, paper's estimate", *_flops(predicted.paper_flops, predicted.paper_flops_ratio))
@@ -89,6 +98,13 @@ def detail_table(predicted: Costs) -> Table:
     table.add_row("FLOPs of one answer", *_flops(predicted.inference_flops, predicted.inference_flops_ratio))
     table.add_row("kept between tasks besides the weights", in_bytes(predicted.kept_bytes), ", ".join(predicted.kept) or "nothing")
     return table
+
+
+def which_dense(size: ModelSize) -> str:
+    return (
+        f"usual dense: all weights of {escape(size.network)} with its usual width, {size.usual_width}, and one output row a class. dense: "
+        "of the network above, with its width and its output rows."
+    )
 
 
 def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:

@@ -14,7 +14,7 @@ from afaf.costing.predict import Costs, predict_costs
 from afaf.methods.base import Method
 from afaf.network.forward import Parameters
 from afaf.network.spec import Layer, NetworkSpec
-from afaf.network.zoo import describe, module_values
+from afaf.network.zoo import describe, module_values, width_of
 from afaf.runs.config import Config, build_config
 from afaf.runs.job import Job, method_class
 from afaf.runs.presets import with_presets
@@ -71,11 +71,44 @@ def restrict(stream: Stream, config: Config) -> Stream:
     return stream.with_validation(config.run.validation) if config.run.validation else stream
 
 
+@dataclass(frozen=True)
+class ModelSize:
+    """The network of a run, and the bytes of its whole model beside those of the weights of the usual dense network.
+
+    That is the same architecture, all weights counted, with its usual width and one output row a class.
+    """
+
+    network: str
+    width: int
+    output_rows: int
+    usual_width: int
+    usual_dense_params: int
+    model_bytes: int  # weights, biases, norms and everything kept
+    model_bytes_ratio: float
+
+
 def costs_of(job: Job) -> Costs:
     """Parameters and FLOPs of a run, without training; the paper's streams need no data for it."""
+    return _costs(*_set_up(job))
+
+
+def costs_and_size_of(job: Job) -> tuple[Costs, ModelSize]:
+    """The costs of a run, and the size of its model, without training."""
+    outline, setup = _set_up(job)
+    costs, spec = _costs(outline, setup), setup.spec
+    usual = describe(spec.name if job.network is None else job.network, outline.input_shape, outline.n_classes)
+    ratio = costs.model_bytes / (4 * usual.dense_params)
+    sizes = (width_of(spec), spec.n_classes, width_of(usual), usual.dense_params, costs.model_bytes, ratio)
+    return costs, ModelSize(spec.name, *sizes)
+
+
+def _set_up(job: Job) -> tuple[Outline, Setup]:
     job.check()
     outline = job.outline()
-    setup = set_up(outline, job.method_class, *job.tables, network=job.network)
+    return outline, set_up(outline, job.method_class, *job.tables, network=job.network)
+
+
+def _costs(outline: Outline, setup: Setup) -> Costs:
     parts, outputs = setup.config.parts, setup.config.parts.outputs(outline)
     first = setup.method.first_neurons(setup.spec, outputs.classes_per_task[0]) if parts.activations else {}
     return parts.add_costs(predict_costs(setup.spec, outputs, setup.method), setup.spec, outline, first)

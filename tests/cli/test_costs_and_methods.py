@@ -1,0 +1,44 @@
+"""`afaf costs` and `afaf methods` say what the documents quote, and what can be set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from afaf.cli.main import app
+from afaf.network.zoo import describe, width_of
+from afaf.runs.job import Job
+from afaf.runs.setup import set_up
+from afaf.streams.benchmarks import outline_of
+
+runner = CliRunner()
+
+
+def told(*command: str) -> str:
+    result = runner.invoke(app, [*command], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80 or "--json" in command
+    return result.stdout
+
+
+@pytest.mark.parametrize("settings", [[], ["network.name=resnet18"], ["network.name=resnet10", "network.width=20"]])
+def test_costs_show_the_whole_model_beside_the_dense_network_of_its_usual_width(settings: list[str]) -> None:
+    command = ["costs", "split-cifar10", "afaf-plus", *(part for one in settings for part in ("--set", one))]
+    found: dict[str, Any] = json.loads(told(*command, "--json"))
+    job, outline = Job("split-cifar10", "afaf-plus", settings=settings), outline_of("split-cifar10")
+    spec = set_up(outline, job.method_class, *job.tables).spec
+    usual = describe(spec.name, outline.input_shape, outline.n_classes)
+    assert (found["network"], found["width"], found["output_rows"]) == (spec.name, width_of(spec), 4 * outline.n_classes)
+    assert (found["usual_width"], found["usual_dense_params"]) == (width_of(usual), usual.dense_params)
+    assert found["model_bytes"] == 4 * found["params"] + found["small_bytes"] + found["kept_bytes"]
+    assert found["model_bytes_ratio"] == found["model_bytes"] / (4 * usual.dense_params)
+    shown = told(*command)
+    assert all(text in shown for text in (spec.name, str(width_of(spec)), f"{found['model_bytes_ratio']:.4f}", f"{usual.dense_params:,}"))
+
+
+def test_costs_of_all_methods_have_the_size_of_each_model() -> None:
+    one = json.loads(told("costs", "split-digits", "afaf-plus", "--json"))
+    assert json.loads(told("costs", "split-digits", "--all", "--json"))["methods"]["afaf-plus"] == one
