@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import sys
@@ -29,7 +30,7 @@ from afaf.report.figures import FREE_USED, _count_neurons, ledger_figure, save
 from afaf.report.for_papers import curves, over_time
 from afaf.report.ledger_facts import NOBODY, candidates_drawn, first_users, neuron_layers, owned_layers, reused_from
 from afaf.report.measured import Measured
-from afaf.report.page import UnfinishedRun, breakable, html_table, write_report
+from afaf.report.page import RepeatedRun, UnfinishedRun, breakable, html_table, write_report
 from afaf.report.results_page import method_colours, results_page
 from afaf.report.run_page import Runs
 from afaf.report.svg import _ticks
@@ -118,11 +119,29 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_averaged(
         assert html.unescape(setting) in html.unescape(page.replace("<wbr>", ""))
 
 
-def test_the_same_run_twice_is_refused(seeds: Path, tmp_path: Path) -> None:
+def test_of_runs_that_are_the_same_a_folder_of_runs_has_the_newest(seeds: Path, tmp_path: Path) -> None:
     both = shutil.copytree(seeds, tmp_path / "both")
-    shutil.copytree(both / "seed-1", both / "again")
+    for name, seconds in (("seed-1", 51_234), ("again", 61_234), ("before", 41_234)):
+        folder = both / name if name == "seed-1" else shutil.copytree(seeds / "seed-1", both / name)
+        results = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(json.dumps(results | {"seconds": float(seconds)}))
+        os.utime(folder / "results.json", (seconds, seconds))
+    told = CliRunner().invoke(app, ["report", str(both), "--figures", str(tmp_path / "figures")], env={"COLUMNS": "1000"})
+    assert told.exit_code == 0, told.output
+    page = (both / "report.html").read_text(encoding="utf-8")
+    assert [seconds in page for seconds in ("41234", "51234", "61234")] == [False, False, True]
+    for text in (told.stderr, page):
+        assert all(str(both / name) in text for name in ("seed-1", "before", "again"))
+    assert any((tmp_path / "figures").iterdir())
+
+
+def test_the_same_run_named_twice_is_refused_and_one_that_is_named_is_kept(seeds: Path, tmp_path: Path) -> None:
+    both = shutil.copytree(seeds, tmp_path / "both")
+    again = shutil.copytree(both / "seed-1", tmp_path / "again")
     with pytest.raises(RunError, match="do not differ in their seed, 1"):
-        write_report(both)
+        write_report([both / "seed-1", again], tmp_path / "page.html")
+    with pytest.warns(RepeatedRun, match=re.escape(f"{both / 'seed-1'}, ")):
+        write_report([both, again], tmp_path / "page.html")
 
 
 def test_reading_a_run_calls_no_function_that_it_names(tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ HEADINGS = (
     "kept\nbetween\ntasks",
 )
 CAPTION = (
-    "/ dense: divided by what the dense network has or computes, of the width and the output rows that the method's network has. Training on "
-    "the whole stream and one answer are in FLOPs: by paper is the paper's estimate, by task the same with each task charged for its own "
-    "images only, counted counts live connections alone. Kept between tasks: bytes besides the weights."
+    "/ dense: divided by what the dense network has or computes, of the width and the output rows that the method's network has. Training "
+    "on the whole stream and one answer are in FLOPs: by paper is the paper's estimate, by task the same with each task charged for its "
+    "own images only, counted counts live connections alone. Kept between tasks: bytes besides the weights."
 )
 
 

@@ -22,7 +22,14 @@ from afaf.report import svg
 from afaf.report.figures import as_written, ledger_figure, r_matrix_figure, save, warn_once_of_missing_letters
 from afaf.report.measured import Measured, Shape
 from afaf.report.page import runs_in
-from afaf.report.results_page import average_over_time, differ_only_in_seed, measured_runs, method_colours, presets_by_stream
+from afaf.report.results_page import (
+    average_over_time,
+    differ_only_in_seed,
+    measured_runs,
+    method_colours,
+    presets_by_stream,
+    without_repeats,
+)
 from afaf.report.run_page import Runs, accuracy_series, curve_series
 from afaf.sweeps.store import Store
 
@@ -41,7 +48,7 @@ Drawings = dict[str, Callable[[], Figure]]  # by the name of the figure
 def write_figures(source: Path | Sequence[Path], folder: Path, *, force: bool = False) -> list[Path]:
     """Write all figures that there are data for; other existing files are replaced only with `force`."""
     sources = [source] if isinstance(source, Path) else list(source)
-    runs = runs_in(sources)
+    runs, _ = without_repeats(runs_in(sources), named=sources)
     if runs and differ_only_in_seed(runs):
         drawings = drawings_of_runs(runs)
     else:

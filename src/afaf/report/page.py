@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -126,6 +126,10 @@ class UnfinishedRun(UserWarning):
     """Warns of a run that is left out of a page."""
 
 
+class RepeatedRun(UserWarning):
+    """Warns of a run that is left out of a page, since it was done again."""
+
+
 def not_finished(source: Path) -> str:
     """Say how to continue a run without results; one that diverged would diverge again in the same way."""
     log = source / "log.jsonl"
@@ -165,7 +169,7 @@ def write_report(source: Path | Sequence[Path], out: Path | None = None, *, forc
 
 
 def _page(sources: Sequence[Path]) -> Page:
-    from afaf.report.results_page import comparison_page, differ_only_in_seed, results_page
+    from afaf.report.results_page import comparison_page, differ_only_in_seed, results_page, without_repeats
     from afaf.report.run_page import run_page
     from afaf.report.sweep_page import sweep_page
 
@@ -180,7 +184,11 @@ def _page(sources: Sequence[Path]) -> Page:
     for folder in unfinished:
         warnings.warn(f"left out: {not_finished(folder)}", UnfinishedRun, stacklevel=3)
     if runs:
-        return run_page(runs) if differ_only_in_seed(runs) else comparison_page(runs)
+        runs, notes = without_repeats(runs, named=sources)
+        for note in notes:
+            warnings.warn(note, RepeatedRun, stacklevel=3)
+        page = run_page(runs) if differ_only_in_seed(runs) else comparison_page(runs)
+        return replace(page, footer=". ".join([page.footer.rstrip(". "), *notes]) + ".") if notes else page
     if len(sources) == 1 and list(sources[0].glob("*.jsonl")):
         return results_page(sources[0])
     named = ", ".join(map(str, sources))

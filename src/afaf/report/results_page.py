@@ -58,13 +58,33 @@ def differ_only_in_seed(folders: Sequence[Path]) -> bool:
     """Whether the runs can be averaged. Runs that are alike in everything, the seed too, are refused."""
     settings = [relevant_settings(about) for about in map(_config, folders)]
     seen: dict[str, Path] = {}
-    for folder, one in zip(folders, settings, strict=True):
-        seed = _config(folder)["seed"]
-        alike = repr(sorted({**one, "seed": seed}.items(), key=str))
-        if alike in seen:
-            raise RunError(f"{seen[alike]} and {folder} do not differ in their seed, {seed}, or in anything else: name one of them")
-        seen[alike] = folder
+    for folder in folders:
+        first = seen.setdefault(_identity(folder), folder)
+        if first != folder:
+            seed = _config(folder)["seed"]
+            raise RunError(f"{first} and {folder} do not differ in their seed, {seed}, or in anything else: name one of them")
     return all(one == settings[0] for one in settings)
+
+
+def without_repeats(folders: Sequence[Path], named: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The runs without those that were found in a folder beside one that is the same and newer, or named; and a note on each left out."""
+    named_places = {folder.resolve() for folder in named}
+    alike: dict[str, list[Path]] = {}
+    for folder in folders:
+        alike.setdefault(_identity(folder), []).append(folder)
+    instead: dict[Path, Path] = {}
+    for same in alike.values():
+        asked = [folder for folder in same if folder.resolve() in named_places]
+        kept = asked or [max(same, key=lambda folder: (folder / "results.json").stat().st_mtime)]
+        instead |= {folder: kept[0] for folder in same if folder not in kept}
+    notes = [f"left out: {old}, a repeat of {new}: stream, method, settings and seed are the same" for old, new in instead.items()]
+    return [folder for folder in folders if folder not in instead], notes
+
+
+def _identity(folder: Path) -> str:
+    """The same for runs that are alike in everything, the seed too."""
+    about = _config(folder)
+    return repr(sorted({**relevant_settings(about), "seed": about["seed"]}.items(), key=str))
 
 
 def _config(folder: Path) -> dict[str, Any]:
