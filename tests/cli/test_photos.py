@@ -102,6 +102,47 @@ def test_more_images_of_known_classes_are_welcome_and_evaluated(place: Path, tmp
     assert (about["before"]["images"], about["after"]["images"]) == (20, 30)
 
 
+def test_images_of_classes_that_a_model_does_not_know_are_counted_apart(place: Path, tmp_path: Path) -> None:
+    """The numbers of the others are as if those images were not in the folder."""
+    model = tmp_path / "m.safetensors"
+    model.write_bytes((place / "a.safetensors").read_bytes())
+    alone = write_photos(tmp_path / "alone", ("red", "green"), 10, 2)
+    mixed = write_photos(tmp_path / "mixed", ("red", "green"), 10, 2)
+    strange = write_photos(tmp_path / "strange", ("blue",), 26, 3) / "blue"
+    names = [f"strange-{i:02}" for i in range(13)]
+    for folder in (alone, mixed):  # of a known class, it is said, but like none
+        (folder / "red" / "blue.png").write_bytes((strange / "000.png").read_bytes())
+    for image, name in zip(sorted(strange.iterdir()), names * 2, strict=True):
+        (mixed / name).mkdir(exist_ok=True)
+        image.rename(mixed / name / image.name)
+    result = call("evaluate", model, mixed, "--html", "--json")
+    found, expected = json.loads(result.stdout), json.loads(call("evaluate", model, alone, "--json").stdout)
+    apart, nothing = found.pop("unknown_classes"), expected.pop("unknown_classes")
+    rows = json.loads(call("predict", *(mixed / name for name in names), "--model", model, "--json").stdout)
+    assert apart == {"images": 26, "classes": names, "none_of_these": sum(row["none_of_these"] for row in rows)}
+    assert apart["none_of_these"] > 0
+    assert 0 < expected["unknown"] < 50
+    assert nothing == {"images": 0, "classes": [], "none_of_these": 0}
+    assert json.loads(json.dumps(found).replace(str(mixed), str(alone))) == expected
+    for text in (call("evaluate", model, mixed).stdout, model.with_suffix(".evaluation.html").read_text()):
+        for some in ("26", str(apart["none_of_these"]), names[0], "3 more"):
+            assert some in text
+        assert names[-1] not in text
+    for text in (call("evaluate", model, alone, "--html", "--force").stdout, model.with_suffix(".evaluation.html").read_text()):
+        assert "does not know" not in text
+
+
+def test_a_call_is_judged_on_the_known_classes_and_refused_before_it_learns_if_there_is_none(place: Path, tmp_path: Path) -> None:
+    model, red = tmp_path / "m.safetensors", write_photos(tmp_path / "red", ("red",), 10)
+    learn = ["learn", red, "--model", model, "--encoder", place / "encoder.pt2", "--json", "--cache", tmp_path / "cache", "--evaluate"]
+    assert call(*learn, place / "second").exit_code == 2
+    assert not model.exists()
+    assert not list((tmp_path / "cache").rglob("*.npy"))  # no image was looked at
+    about = json.loads(call(*learn, place / "test").stdout.splitlines()[-1])
+    assert (about["after"]["images"], about["after"]["unknown_classes"]["classes"]) == (10, ["blue", "green"])
+    assert call("evaluate", model, place / "second").exit_code == 2
+
+
 def test_a_network_is_judged_before_and_after_and_lost_classes_are_told(place: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.safetensors"
     how = ["--evaluate", place / "test", "--json", "--device", "cpu"]

@@ -20,7 +20,7 @@ from afaf.encoders.identity import Identity
 from afaf.errors import ConfigError
 from afaf.lifelong.base import inputs
 from afaf.lifelong.encode_files import FileParts, OnBatch
-from afaf.lifelong.evaluate import Evaluation, evaluate
+from afaf.lifelong.evaluate import Evaluation, check_some_known, evaluate
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import AnyModel, load_any
@@ -78,8 +78,9 @@ def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) ->
 
 
 def evaluated(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Evaluation:
-    """How right a model is on labelled files."""
+    """How right a model is on labelled files, of which it must know some class."""
     labels = {file: str(label) for file, label in files}
+    check_some_known(map(str, model.life.known), labels.values())  # before images are read
     read, probabilities, unknown = answers(path, model, files, skip_unreadable)
     return evaluate(model.life, read, [labels[file] for file in read], probabilities, unknown)
 

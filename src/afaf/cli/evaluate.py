@@ -42,7 +42,9 @@ def evaluate(
         return
     say(f"{evaluation.accuracy:.1f} % of {evaluation.images} images are right; calibration error {evaluation.calibration_error:.3f}")
     if evaluation.unknown is not None:
-        say(f"{evaluation.unknown:.1f} % are called unknown")
+        say(f"{evaluation.unknown:.1f} % are called none of these")
+    if evaluation.unknown_classes.images:
+        say(f"not counted: {evaluation.unknown_classes}")
     print_table(CLASS_HEADINGS, class_rows(evaluation))
     for call in evaluation.calls:
         say(f"classes of call {call['call']}: {call['accuracy']:.1f} % of {call['images']} images")

@@ -21,7 +21,7 @@ from afaf.encoders.encoder import Encoder
 from afaf.errors import ConfigError
 from afaf.lifelong import training
 from afaf.lifelong.encoded import EncodedModel
-from afaf.lifelong.evaluate import Evaluation
+from afaf.lifelong.evaluate import Evaluation, check_some_known
 from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import (
@@ -65,17 +65,22 @@ def learn_folder(
     with told_if_interrupted(path) as before:
         prepare: Callable[[], tuple[AnyModel, Callable[[], AnyModel]]]
         if trains:
-            prepare = partial(prepare_network, path, find_class_folders(folder), given, device, skip_unreadable, encoder, cache)
+            found = find_class_folders(folder)
+            labels = set(found.labels)
+            prepare = partial(prepare_network, path, found, given, device, skip_unreadable, encoder, cache)
         else:
             files = labelled_files(folder)
+            labels = {label for _, label in files}
             prepare = partial(prepare_photos, path, files, str(encoder), how, device, cache, skip_unreadable, on)
         judged = [] if evaluate_on is None else find_class_folders(evaluate_on).files
         check_place(path)
         earlier = later = None
         model, teach = prepare()
         known = set(map(str, model.life.known))
-        if some := [(file, label) for file, label in judged if label in known]:
-            earlier = evaluated(path, model, some, skip_unreadable)
+        if judged:
+            check_some_known(known | labels, [label for _, label in judged])
+        if any(label in known for _, label in judged):
+            earlier = evaluated(path, model, judged, skip_unreadable)
         model = teach()
         if judged:
             later = evaluated(path, model, judged, skip_unreadable)
@@ -93,6 +98,8 @@ def learn_folder(
         for when, evaluation in (("before", earlier), ("after", later)):
             if evaluation is not None:
                 say(f"{when} this call: {evaluation.accuracy:.1f} % of {evaluation.images} images of the known classes are right")
+        if later is not None and later.unknown_classes.images:
+            say(f"not counted: {later.unknown_classes}")
         say(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

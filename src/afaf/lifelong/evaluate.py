@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,36 @@ from numpy.typing import NDArray
 from afaf.errors import DataError
 from afaf.lifelong.calibration import calibration_error
 from afaf.lifelong.life import Label, Life
+from afaf.streams.sources.verify import shortened
 
 WORST = 10  # images that are named
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class UnknownClasses:
+    """Images of classes that a model does not know."""
+
     images: int
+    classes: list[str]
+    none_of_these: int | None  # images that are called none of these; None: the model cannot tell
+
+    def __str__(self) -> str:
+        belong = "1 image belongs" if self.images == 1 else f"{self.images} images belong"
+        called = "" if self.none_of_these is None else f"; {self.none_of_these} of {self.images} called none of these"
+        return f"{belong} to classes that the model does not know ({shortened(self.classes)}){called}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    images: int  # of known classes, as in all that follows but `unknown_classes`
     accuracy: float  # percent
     calibration_error: float
     classes: list[dict[str, Any]]  # label, call, images, accuracy, and what it is most often taken for
     calls: list[dict[str, Any]]  # call, images, accuracy
     confusion: list[dict[str, Any]]  # label, answer, images: wrong answers, the most frequent first
     worst: list[dict[str, Any]]  # file, label, answer, probability: wrong answers, the surest first
-    unknown: float | None  # percent that the model calls unknown; None: it cannot tell
+    unknown: float | None  # percent that the model calls none of these; None: it cannot tell
+    unknown_classes: UnknownClasses
 
     @property
     def never_right(self) -> list[str]:
@@ -37,14 +53,31 @@ class Evaluation:
 def evaluate(
     life: Life, files: Sequence[Path], labels: Sequence[str], probabilities: NDArray[Any], unknown: NDArray[Any] | None
 ) -> Evaluation:
-    """Judge answers; `probabilities` are (n, known classes) in the order of `life.known`, labels as a folder spells them."""
-    spelled = {str(label): k for k, label in enumerate(life.known)}
-    strange = sorted(set(labels) - set(spelled))
-    if strange:
-        raise DataError(
-            f"the model knows no class {', '.join(strange[:5])}: it knows {', '.join(spelled)}; evaluate a folder of known classes"
-        )
+    """Judge answers; `probabilities` are (n, known classes) in the order of `life.known`, labels as a folder spells them.
+
+    Images of classes that the model does not know are counted apart.
+    """
+    spelled = set(map(str, life.known))
+    check_some_known(spelled, labels)
+    known = [i for i, label in enumerate(labels) if label in spelled]
+    others = [i for i, label in enumerate(labels) if label not in spelled]
+    called = None if unknown is None else int(unknown[others].sum())
+    apart = UnknownClasses(len(others), sorted({labels[i] for i in others}), called)
+    none = None if unknown is None else unknown[known]
+    return _judge(life, [files[i] for i in known], [labels[i] for i in known], probabilities[known], none, apart)
+
+
+def _judge(
+    life: Life,
+    files: Sequence[Path],
+    labels: Sequence[str],
+    probabilities: NDArray[Any],
+    unknown: NDArray[Any] | None,
+    apart: UnknownClasses,
+) -> Evaluation:
+    """Judge answers to images of known classes."""
     names: list[Label] = list(life.known)
+    spelled = {str(name): k for k, name in enumerate(names)}
     target = np.array([spelled[label] for label in labels])
     answer = probabilities.argmax(1)
     right = answer == target
@@ -81,7 +114,18 @@ def evaluate(
             for i in surest
         ],
         unknown=None if unknown is None else _percent(unknown),
+        unknown_classes=apart,
     )
+
+
+def check_some_known(known: Iterable[str], labels: Iterable[str]) -> None:
+    """A folder of which a model knows no class cannot be evaluated."""
+    names, given = set(known), set(labels)
+    if not names & given:
+        raise DataError(
+            f"the model knows none of the classes {shortened(sorted(given))}: evaluate a folder of classes that it knows, "
+            f"of {shortened(sorted(names))}"
+        )
 
 
 def _percent(right: NDArray[Any]) -> float:

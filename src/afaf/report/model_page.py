@@ -12,6 +12,7 @@ from afaf.lifelong.model import Lifelong
 from afaf.report.ledger_facts import neuron_layers, owned_layers
 from afaf.report.page import Page, Section, html_table, number_cards
 from afaf.report.run_page import ledger_charts
+from afaf.streams.sources.verify import shortened
 from afaf.version import __version__
 
 TASK_HEADINGS = ["task", "learned (UTC)", "classes", "images", "held-out accuracy"]
@@ -175,14 +176,22 @@ def evaluation_page(model: Path, folder: Path, evaluation: Evaluation) -> Page:
         (f"{evaluation.calibration_error:.3f}", "calibration error", "how far probabilities and accuracy lie apart"),
     ]
     if evaluation.unknown is not None:
-        cards.append((f"{evaluation.unknown:.1f} %", "called unknown", "farther from all classes than 99 % of held-out images"))
+        cards.append((f"{evaluation.unknown:.1f} %", "called none of these", "farther from all classes than 99 % of held-out images"))
     calls = [[str(row["call"]), f"{row['images']:,}", f"{row['accuracy']:.1f}"] for row in evaluation.calls]
     wrong = [[row["label"], row["answer"], f"{row['images']:,}"] for row in evaluation.confusion[:30]]
     worst_headings = ["file", "class", "answer", "probability"]
     worst = [[row["file"], row["label"], row["answer"], f"{row['probability']:.3f}"] for row in evaluation.worst]
+    apart = evaluation.unknown_classes
+    called = "-" if apart.none_of_these is None else f"{apart.none_of_these:,}"
+    not_known = html_table(
+        ["classes", "images", "called none of these"], [[shortened(apart.classes), f"{apart.images:,}", called]], words=(0,)
+    )
     sections = (
         Section("numbers", "Evaluation", number_cards(cards)),
         Section("classes", "By class", html_table(CLASS_HEADINGS, class_rows(evaluation), words=(0, 4))),
+        Section(
+            "unknown", "Classes that the model does not know", not_known if apart.images else "", "Not counted elsewhere on this page."
+        ),
         Section("calls", "By call", html_table(["call", "images", "right, %"], calls)),
         Section("confusion", "Wrong answers", html_table(["class", "answer", "images"], wrong, words=(0, 1)) if wrong else ""),
         Section(
