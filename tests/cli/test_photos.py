@@ -91,6 +91,18 @@ def test_predict_says_class_and_whether_it_is_none_of_these(place: Path) -> None
     assert np.mean([row["none_of_these"] for row in rows]) < 0.5
 
 
+def test_people_read_none_of_these_wherever_a_model_says_so(place: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.safetensors"
+    model.write_bytes((place / "a.safetensors").read_bytes())
+    red, blue = place / "test" / "red" / "000.png", place / "second" / "blue" / "000.png"
+    asked = [call("predict", blue, "--model", model), call("predict", red, "--model", model, "--unknown-below", 1)]
+    judged = [call("evaluate", model, place / "first", "--html")]
+    for text in [result.stdout for result in asked + judged] + [model.with_suffix(".evaluation.html").read_text()]:
+        assert "none of these" in text
+        assert "unknown" not in text
+    assert "none of these" not in call("predict", red, "--model", model).stdout
+
+
 def test_more_images_of_known_classes_are_welcome_and_evaluated(place: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.safetensors"
     model.write_bytes((place / "a.safetensors").read_bytes())

@@ -16,14 +16,20 @@ from afaf.cli.options import CacheOption, DeviceOption, EncoderOption, ModelOpti
 from afaf.errors import ConfigError
 from afaf.text import csv_cell, printable_name
 
-UNKNOWN = "unknown"
+UNKNOWN = "unknown"  # as a label in JSON and CSV; for people:
+NONE = "none of these"
 
 
 def predict(
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
     model: ModelOption,
     top: Annotated[int, typer.Option(help="How many of the likeliest classes to show.", min=1)] = 3,
-    unknown_below: Annotated[float, typer.Option(help="Answer `unknown` where no class is at least so probable.", min=0.0, max=1.0)] = 0.0,
+    unknown_below: Annotated[
+        float,
+        typer.Option(
+            help="Answer none of these where no class is at least so probable (label `unknown` in JSON and CSV).", min=0.0, max=1.0
+        ),
+    ] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     encoder: EncoderOption = None,
@@ -54,10 +60,11 @@ def predict(
     elif csv:
         _print_csv(rows, min(top, len(labels)))
     else:
-        for line in rows:
+        for line, row in zip(rows, probabilities, strict=True):
             likeliest = ", ".join(f"{printable_name(answer['label'])} {answer['probability']:.3f}" for answer in line["top"])
-            hint = "; perhaps none of these" if line.get("none_of_these") else ""
-            say(f"{printable_name(line['file'])}: {printable_name(line['label'])}  ({likeliest}{hint})")
+            hint = f"; called {NONE}" if line.get("none_of_these") else ""
+            answer = printable_name(line["label"]) if row.max() >= unknown_below else NONE
+            say(f"{printable_name(line['file'])}: {answer}  ({likeliest}{hint})")
 
 
 def _print_csv(rows: Sequence[dict[str, Any]], top: int) -> None:

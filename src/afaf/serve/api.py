@@ -73,7 +73,7 @@ async def predict(api: Api, request: Request) -> Response:
     """The likeliest classes of one or many images, with probabilities.
 
     `unknown` is true where an image is like no class, and null where the model cannot tell. `nearest` are the classes that the image is
-    nearest to, with an encoder; an image farther than `unknown_above` from all of them is unknown."""
+    nearest to, with an encoder; an image farther than `unknown_above` from all of them is called none of these."""
     top, below = _number(request, "top", 3, 1, 1000), _number(request, "unknown_below", 0.0, 0.0, 1.0)
     api.service.taught()
     with api.bodies.of(request) as body:

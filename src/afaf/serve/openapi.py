@@ -11,7 +11,7 @@ from afaf.version import __version__
 QUERY: dict[str, dict[str, Any]] = {
     "top": {"description": "how many classes to name", "schema": {"type": "integer", "minimum": 1, "default": 3}},
     "unknown_below": {
-        "description": "the probability below which an image is unknown",
+        "description": "the probability below which an image is called none of these",
         "schema": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
     },
 }

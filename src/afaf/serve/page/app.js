@@ -309,7 +309,7 @@ function answerRow(answer, file) {
     make("dd", {}, make("meter", { min: 0, max: 1, value: probability, "aria-label": `${label}: ${percent(probability)}` })),
     make("dd", {}, percent(probability))]);
   return make("li", {}, make("img", { src: URL.createObjectURL(file), alt: `Photo ${file.name}` }), make("div", {},
-    make("p", { class: answer.unknown ? "label unknown" : "label" }, answer.unknown ? "unknown" : best.label),
+    make("p", { class: answer.unknown ? "label unknown" : "label" }, answer.unknown ? "none of these" : best.label),
     answer.unknown ? make("p", { class: "quiet small" }, "It is like no taught class. Among them, it would be:") : null,
     make("dl", { class: "bars" }, ...bars), make("p", { class: "quiet small" }, reason(answer))));
 }
@@ -317,8 +317,8 @@ function answerRow(answer, file) {
 function reason({ unknown, unknown_above: limit, nearest }) {
   if (!nearest?.length) return "";
   const far = nearest.slice(0, 3).map(({ label, distance }) => `${label} ${(distance / (limit ?? 1)).toFixed(2)}`).join(", ");
-  return limit ? `Distance from the nearest taught classes, unknown above 1: ${far}.`
-    : `Distance from the nearest taught classes: ${far}.${unknown === null ? " Too few photos were held out to call one unknown." : ""}`;
+  return limit ? `Distance from the nearest taught classes, none of these above 1: ${far}.`
+    : `Distance from the nearest taught classes: ${far}.${unknown === null ? " Too few photos were held out to call one none of these." : ""}`;
 }
 
 // Changing.
