@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
 
+from afaf.bounds import Percent
 from afaf.cli.main import app
+from afaf.described import described
+from afaf.methods import BUILT_IN, find_method
 from afaf.network.zoo import describe, width_of
 from afaf.runs.job import Job
+from afaf.runs.parts import PartsSettings
 from afaf.runs.setup import set_up
 from afaf.streams.benchmarks import outline_of
 
@@ -42,3 +47,43 @@ def test_costs_show_the_whole_model_beside_the_dense_network_of_its_usual_width(
 def test_costs_of_all_methods_have_the_size_of_each_model() -> None:
     one = json.loads(told("costs", "split-digits", "afaf-plus", "--json"))
     assert json.loads(told("costs", "split-digits", "--all", "--json"))["methods"]["afaf-plus"] == one
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_the_options_of_one_method_are_shown_with_defaults_and_meaning(method: str) -> None:
+    lines = told("methods", method).splitlines()
+    for field in described(find_method(method).Options):
+        row = next(line.split() for line in lines if line.split()[:1] == [field.name])
+        assert row[1] == field.default.split()[0]
+        assert field.values.split()[0] in row
+        assert field.text in " ".join(" ".join(lines).split())
+
+
+def test_afaf_plus_is_shown_with_its_parts_and_where_they_are_explained() -> None:
+    shown = told("methods", "afaf-plus")
+    assert all(f" {field.name} " in shown for field in fields(PartsSettings))
+    assert "docs/beyond.md" in shown
+    assert "held_out" not in told("methods", "afaf")
+
+
+@dataclass(frozen=True)
+class Below:
+    level: float | Literal["low"] = "low"  # not far up
+    share: Percent = 5.0
+
+
+@dataclass(frozen=True)
+class Above(Below):
+    level: float | Literal["low"] = 2.0
+    words: str = "a # b"  # of two lines,
+    # this one too
+    needed: bool | None = None
+
+
+def test_settings_are_described_by_their_types_defaults_and_comments() -> None:
+    level, share, words, needed = described(Above)
+    assert (level.default, level.text) == ("2.0", "not far up")
+    assert "low" in level.values
+    assert all(bound in share.values for bound in ("0", "100"))
+    assert (words.default, words.text) == ("a # b", "of two lines, this one too")
+    assert (needed.default, needed.text) == ("none", "")

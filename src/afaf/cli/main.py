@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from afaf.cli.consoles import OUT, say
@@ -22,6 +21,7 @@ from afaf.cli.demo import demo
 from afaf.cli.doctor import doctor
 from afaf.cli.errors import Commands
 from afaf.cli.lifelong import add_lifelong
+from afaf.cli.methods import methods
 from afaf.cli.options import (
     SEEDS,
     STREAM,
@@ -166,22 +166,7 @@ def streams(
     OUT.print(table)
 
 
-@app.command(rich_help_panel=RUNS)
-def methods() -> None:
-    """List the methods, with their options."""
-    from afaf.methods import find_method, method_names
-
-    table = Table("method", "what it does", "options (section `method`)")
-    for name in method_names():
-        try:
-            method = find_method(name)
-            table.add_row(name, method.summary, ", ".join(method.Options.__dataclass_fields__))
-        except ConfigError as error:
-            table.add_row(name, f"[red]{escape(str(error))}[/]", "")
-    OUT.print(table)
-
-
-for command in (costs, tune, sweep, doctor, reproduce):
+for command in (methods, costs, tune, sweep, doctor, reproduce):
     app.command(rich_help_panel=RUNS)(command)
 app.command(rich_help_panel=FIRST)(demo)
 

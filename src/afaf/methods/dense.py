@@ -19,7 +19,7 @@ from afaf.training.plan import LearningPlan
 @dataclass(frozen=True)
 class DenseOptions:
     loss_over: LossOver = "seen"  # task: old output rows stay untouched; seen: all classes so far; all: reserved rows too
-    norm_moves: bool = True
+    norm_moves: bool = True  # batch norm moves in every task, or in none
     clip: Positive | None = None  # largest norm of the whole gradient
 
 

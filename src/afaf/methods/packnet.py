@@ -32,7 +32,7 @@ class PackNetOptions:
     share: Percent = 20.0  # of each layer's weights that a task keeps, in percent; the task that completes the layer keeps what is left
     retrain_epochs: CountOrZero = 20  # after pruning; none where nothing was pruned
     start_at: Literal["zero", "initial"] = "zero"  # free weights of later tasks: where pruning left them (its code), or initial values
-    loss_over: LossOver = "task"
+    loss_over: LossOver = "task"  # task: its own output rows; seen: all classes so far; all: reserved rows too
     mask_other_rows: bool = False  # count the output rows of other tasks as 0 while a task is learned, as SpaceNet does
 
 

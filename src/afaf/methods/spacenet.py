@@ -23,7 +23,7 @@ from afaf.training.plan import LearningPlan, Rewire
 
 @dataclass(frozen=True)
 class SpaceNetOptions(SparseOptions):
-    loss_over: LossOver = "all"
+    loss_over: LossOver = "all"  # task: its own output rows; seen: all classes so far; all: reserved rows too
     block_gradient: bool = True  # no gradient through fixed neurons (the paper); off: only their weights are constant (released code)
     biases: Literal["selected", "unfixed"] = "selected"  # which biases move; unfixed: of every neuron not fixed (released code)
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
