@@ -41,6 +41,8 @@ def test_images_of_a_format_that_cannot_be_read_are_told_of(tmp_path: Path) -> N
         (["a/x/cat/1.png", "a/x/dog/1.png"], ["a/x"]),
         (["photos/test/cat/1.png", "photos/train/cat/1.png"], ["photos"]),
         (["fruit/apple/1.png", "vegetables/roots/carrot/1.png"], ["fruit", "vegetables/roots"]),
+        (["january/cat/1.png", "february/dog/1.png", "test/cat/1.png", "test/dog/1.png"], ["february", "january"]),
+        (["january/cat/1.png", "test/cat/1.png"], ["january"]),
     ],
 )
 def test_of_folders_within_folders_those_that_can_be_learned_are_named(files: list[str], advised: list[str], tmp_path: Path) -> None:
@@ -48,6 +50,7 @@ def test_of_folders_within_folders_those_that_can_be_learned_are_named(files: li
         put(tmp_path / name)
     with pytest.raises(DataError) as told:
         find_class_folders(tmp_path)
+    assert f"{tmp_path / 'train'}" not in str(told.value)
     for name in advised:
         assert f"{tmp_path / name}" in str(told.value).replace(",", " ").replace(";", " ").split()
         assert find_class_folders(tmp_path / name).files

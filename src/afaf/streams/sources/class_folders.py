@@ -28,6 +28,8 @@ def training_root(path: Path) -> Path:
         with reading(test):
             names = os.listdir(test)
         if any((test / name).is_dir() for name in names) and not any(_is_image(name) for name in names):
+            if holders := _class_holders(path, but=test):
+                raise DataError(f"{path}: its folders hold class folders, not images: {_one_of(holders)}")
             raise DataError(
                 f"{path}: test has folders of its own, as if it held the test images of each class, but there is no folder train: "
                 f"put the class folders of the training images into {path / 'train'}"
@@ -37,8 +39,7 @@ def training_root(path: Path) -> Path:
 
 def class_files(root: Path) -> list[tuple[Path, str]]:
     """Return (image, class) for all class folders, sorted by path."""
-    with reading(root):
-        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = _folders_in(root)
     if not folders:
         raise DataError(f"{root}: no class folders: put the images of each class into a folder of its own, {root / 'CLASS'}")
     files: list[tuple[Path, str]] = []
@@ -76,11 +77,33 @@ def _advice(files: Sequence[Path], root: Path) -> str:
         if holder.name in ("train", "test") and (holder.parent / "train").is_dir():
             holder = holder.parent
         holders.setdefault(path.relative_to(root).parts[0], holder)
-    folders = sorted(set(holders.values()))
+    return _one_of(sorted(set(holders.values())))
+
+
+def _one_of(folders: Sequence[Path]) -> str:
     if len(folders) == 1:
         return f"name {folders[0]}, which holds the class folders"
     shown = ", ".join(map(str, folders[:3])) + (" ..." if len(folders) > 3 else "")
     return f"name one folder that holds class folders, of {shown}; each of them can be learned as a task of its own"
+
+
+def _class_holders(root: Path, but: Path) -> list[Path]:
+    """The other subfolders of a folder that hold folders with images in them, and no images of their own."""
+    holders = []
+    for folder in _folders_in(root):
+        if folder != but and not _has_images(folder) and any(map(_has_images, _folders_in(folder))):
+            holders.append(folder)
+    return holders
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    with reading(folder):
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _has_images(folder: Path) -> bool:
+    with reading(folder):
+        return any(_is_image(name) for name in os.listdir(folder))
 
 
 def _images_below(folder: Path) -> tuple[list[Path], list[Path]]:
