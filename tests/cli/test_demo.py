@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
-from afaf.cli.demo import METHODS, compared
+from afaf.cli.demo import METHODS, compared, remembered
 from afaf.cli.main import app
 
 
@@ -26,3 +27,11 @@ def test_the_control_is_judged_by_the_numbers_of_the_table() -> None:
     assert said(98.6, 99.2) == said(50.0, 60.0)
     assert said(98.61, 98.59) == said(70.0, 70.0)
     assert len({said(99.2, 98.6), said(98.6, 99.2), said(70.0, 70.0)}) == 3
+
+
+@pytest.mark.parametrize("text", [remembered(70.1, 20.0, 63_920, 189_600), remembered(100, 7.3, 1, 123_456_789), compared(99.2, 98.6)])
+def test_a_line_of_text_fits_and_is_nearly_full(text: str) -> None:
+    lines = text.split("\n")
+    for line, following in zip(lines, lines[1:], strict=False):
+        assert 60 < len(line) < 80
+        assert not following.startswith(("%", " "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 STREAM = "split-digits"
 METHODS = ("finetune", "afaf", "ridge", "afaf-plus")
+WIDTH = 76  # of a line of text
+KEEP = "\N{NO-BREAK SPACE}"
 
 
 def demo(
@@ -40,28 +43,36 @@ def demo(
     OUT.print(memory_table(results))
     tuned, plain = results["afaf"].acc, results["finetune"].acc
     if tuned is not None and plain:
-        say(
-            f"\nFine-tuning remembers the last task only. AFAF is right on {tuned:.1f} % of all\n"
-            f"digits, {tuned / plain:.1f} times as many, with {results['afaf'].params:,} of the network's\n"
-            f"{results['afaf'].dense_params:,} weights. Chance is 10 %.\n"
-        )
+        say(f"\n{remembered(tuned, plain, results['afaf'].params, results['afaf'].dense_params)}\n")
     closed, plus = results["ridge"].acc, results["afaf-plus"].acc
     if closed is not None and plus is not None:
-        say(compared(closed, plus))
+        say(f"{compared(closed, plus)}\n")
     say(f"which neurons and connections each task took: {folder / 'afaf' / 'ledger.png'}")
     say(f"accuracy on each task over time:              {folder / 'afaf' / 'r-matrix.png'}")
     say(f"the whole run as one page:                    {write_report(folder / 'afaf')}")
+
+
+def remembered(afaf: float, plain: float, weights: int, dense: int) -> str:
+    """What AFAF gains over plain fine-tuning, and with how many weights."""
+    return _filled(
+        f"Fine-tuning remembers the last task only. AFAF is right on {afaf:.1f}{KEEP}% of all digits, {afaf / plain:.1f} times as many, "
+        f"with {weights:,} of the network's {dense:,} weights. Chance is 10{KEEP}%."
+    )
 
 
 def compared(ridge: float, plus: float) -> str:
     """How the closed-form control and afaf-plus compare, by the numbers in the table."""
     difference = round(ridge, 1) - round(plus, 1)
     words = "as good as" if difference == 0 else "better than" if difference > 0 else "worse than"
-    return (
-        f"ridge has no sub-networks: it adds up sums over features and solves for one\n"
-        f"linear head. On these digits, with {ridge:.1f} %, it is {words} afaf-plus with\n"
-        f"{plus:.1f} %, which goes beyond the paper (docs/beyond.md).\n"
+    return _filled(
+        f"ridge has no sub-networks: it adds up sums over features and solves for one linear head. On these digits, with {ridge:.1f}{KEEP}%, "
+        f"it is {words} afaf-plus with {plus:.1f}{KEEP}%, which goes beyond the paper (docs/beyond.md)."
     )
+
+
+def _filled(words: str) -> str:
+    """Lines as full as they can be."""
+    return textwrap.fill(words, WIDTH, break_on_hyphens=False).replace(KEEP, " ")
 
 
 def memory_table(results: dict[str, Results]) -> Table:
