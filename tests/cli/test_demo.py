@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from typer.testing import CliRunner
 
@@ -32,6 +34,6 @@ def test_the_control_is_judged_by_the_numbers_of_the_table() -> None:
 @pytest.mark.parametrize("text", [remembered(70.1, 20.0, 63_920, 189_600), remembered(100, 7.3, 1, 123_456_789), compared(99.2, 98.6)])
 def test_a_line_of_text_fits_and_is_nearly_full(text: str) -> None:
     lines = text.split("\n")
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in pairwise(lines):
         assert 60 < len(line) < 80
         assert not following.startswith(("%", " "))

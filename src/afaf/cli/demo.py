@@ -65,8 +65,8 @@ def compared(ridge: float, plus: float) -> str:
     difference = round(ridge, 1) - round(plus, 1)
     words = "as good as" if difference == 0 else "better than" if difference > 0 else "worse than"
     return _filled(
-        f"ridge has no sub-networks: it adds up sums over features and solves for one linear head. On these digits, with {ridge:.1f}{KEEP}%, "
-        f"it is {words} afaf-plus with {plus:.1f}{KEEP}%, which goes beyond the paper (docs/beyond.md)."
+        "ridge has no sub-networks: it adds up sums over features and solves for one linear head. On these digits, "
+        f"with {ridge:.1f}{KEEP}%, it is {words} afaf-plus with {plus:.1f}{KEEP}%, which goes beyond the paper (docs/beyond.md)."
     )
 
 

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from afaf.cli.consoles import say
 from afaf.runs.events import (
@@ -38,13 +39,17 @@ from afaf.runs.job import Job
 from afaf.sweeps.outcome import TrialEnded
 
 NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # columns of text
+WIDE = 104  # characters of a line in which all that is known of an epoch has room
 
 
 class ProgressDisplay(Progress):
     """One run. On a terminal a bar of its epochs and a line for each task; elsewhere only warnings."""
 
     def __init__(self, console: Console):
-        columns = (SpinnerColumn(), NAME, BarColumn(28), MofNCompleteColumn(), NOTE, TimeElapsedColumn(), LEFT, TimeRemainingColumn())
+        spinner, count, elapsed, left = (
+            kind(table_column=Column(no_wrap=True)) for kind in (SpinnerColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
+        )  # whole: where there is little room, the bar shrinks
+        columns = (spinner, NAME, BarColumn(28), count, NOTE, elapsed, LEFT, left)
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.bar = self.add_task("", total=None, note="")
         self.class_names: tuple[str, ...] = ()
@@ -61,8 +66,8 @@ class ProgressDisplay(Progress):
                 self.class_names = names
                 self.update(self.bar, description=f"task {_span(tasks)}")
             case EpochEnded(report=report):
-                note = f"epoch {report.epoch + 1} of {report.epochs}  loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %"
-                self.update(self.bar, advance=1, note=note)
+                epoch = f"epoch {report.epoch + 1} of {report.epochs}  " if self.console.width >= WIDE else ""
+                self.update(self.bar, advance=1, note=f"{epoch}loss {report.loss:.3f}  accuracy {report.accuracy:.1f} %")
             case TaskEnded(tasks=tasks, row=row):
                 accuracies = "  ".join("  -" if value is None else f"{value:5.1f}" for value in row)
                 classes = ", ".join(self.class_names[:4]) + (" ..." if len(self.class_names) > 4 else "")
