@@ -1,6 +1,16 @@
 """Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
 
+from afaf.bounds import (
+    Count as Count,
+    CountOrZero as CountOrZero,
+    NotNegative as NotNegative,
+    Percent as Percent,
+    Portion as Portion,
+    Positive as Positive,
+    Within as Within,
+)
 from afaf.costing.footprint import Footprint as Footprint
+from afaf.errors import ConfigError as ConfigError
 from afaf.methods.afaf import AFAF as AFAF, AFAFOptions as AFAFOptions
 from afaf.methods.base import Method as Method, Predictor as Predictor, TaskContext as TaskContext, row_mask as row_mask
 from afaf.methods.dense import DenseMethod as DenseMethod, DenseOptions as DenseOptions

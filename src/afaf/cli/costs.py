@@ -47,14 +47,14 @@ def costs(
     json_: JsonOption = False,
 ) -> None:
     """Predict the costs of a method on a stream, or of all with --all: weights, FLOPs, bytes kept between tasks. Nothing is trained."""
-    from afaf.methods import method_names
+    from afaf.methods import method_names, method_of_command
     from afaf.runs.job import Job
     from afaf.runs.setup import costs_and_size_of
 
     if all_ == (method is not None):
         raise ConfigError("name a method, or ask for all of them with --all")
     if method is not None:
-        predicted, size = costs_and_size_of(Job(stream, method, settings=set_, config=config, data=data))
+        predicted, size = costs_and_size_of(Job(stream, method_of_command(method), settings=set_, config=config, data=data))
         if json_:
             print(json.dumps(predicted.to_dict() | asdict(size)))
         else:

@@ -27,13 +27,14 @@ PARTS = (
 
 def methods(name: Annotated[str | None, typer.Argument(help="Show the options of this method: defaults, values, meaning.")] = None) -> None:
     """List the methods, or show the options of one."""
-    from afaf.methods import find_method
+    from afaf.methods import method_of_command
+    from afaf.runs.job import method_class
 
     if name is None:
         OUT.print(list_of_methods())
         say("`afaf methods NAME` shows the options of one: defaults, values, meaning")
     else:
-        show_method(name, find_method(name))
+        show_method(name, method_class(method_of_command(name)))
 
 
 def list_of_methods() -> Table:

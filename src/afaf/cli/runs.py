@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.markup import escape
@@ -17,11 +18,13 @@ from afaf.cli.progress import GridDisplay, ProgressDisplay
 from afaf.cli.signals import stopping
 from afaf.errors import ConfigError, StoppedError
 from afaf.files.urls import is_url
+from afaf.methods import method_of_command
+from afaf.methods.base import Method
 from afaf.report.figures import draw_run
 from afaf.report.tensorboard import TensorBoard, check_installed
 from afaf.runs.events import Event, JobFinished, JobStarted, OnEvent, raise_failure, to_all
 from afaf.runs.folder import RunFolder, read_json
-from afaf.runs.job import Job
+from afaf.runs.job import Job, method_class
 from afaf.runs.results import Results, Spread, Summary
 from afaf.runs.stop import StopToken
 from afaf.sweeps.executor import Executor, find_executor
@@ -38,8 +41,8 @@ def run_methods(
         raise ConfigError(f"{' '.join(methods)}: name each method once")
     several = seeds is not None or len(methods) > 1  # then finished runs are not repeated
     jobs = [
-        replace(like, method=method, seed=seed, out=_folder(like.out, str(like.stream), method, seed, several), resume=several)
-        for method in methods
+        replace(like, method=method, seed=seed, out=_folder(like.out, str(like.stream), _name(method), seed, several), resume=several)
+        for method in map(method_of_command, methods)
         for seed in ([like.seed] if seeds is None else seeds)
     ]
     if tensorboard:
@@ -99,6 +102,10 @@ def resume_run(folder: str, device: str | None, settings: list[str], data: Path 
     show_results([Summary([result])])
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
+
+
+def _name(method: str | type[Method[Any]]) -> str:
+    return method if isinstance(method, str) else method_class(method).name
 
 
 def _folder(given: str | Path | None, stream: str, method: str, seed: int, several: bool) -> str | Path:

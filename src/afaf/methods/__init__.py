@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from afaf.errors import ConfigError, unknown
@@ -22,10 +22,11 @@ BUILT_IN = {
     "isolated": "afaf.methods.isolated:Isolated",
     "ridge": "afaf.methods.ridge:Ridge",
 }
+ENTRY_POINTS = "afaf.methods"
 
 
 def method_names() -> list[str]:
-    return [*BUILT_IN, *sorted(point.name for point in entry_points(group="afaf.methods") if point.name not in BUILT_IN)]
+    return [*BUILT_IN, *sorted(point.name for point in entry_points(group=ENTRY_POINTS) if point.name not in BUILT_IN)]
 
 
 def find_method(name: str) -> type[Method[Any]]:
@@ -34,7 +35,7 @@ def find_method(name: str) -> type[Method[Any]]:
         module, attribute = BUILT_IN[name].split(":")
         method = getattr(import_module(module), attribute)
     else:
-        points = [point for point in entry_points(group="afaf.methods") if point.name == name]
+        points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
         if not points:
             raise ConfigError(unknown("method", name, method_names()))
         try:
@@ -44,3 +45,28 @@ def find_method(name: str) -> type[Method[Any]]:
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ConfigError(f"the entry point '{name}' of group afaf.methods is not a subclass of afaf.methods.base.Method")
     return method
+
+
+def method_of_command(name: str) -> str | type[Method[Any]]:
+    """The method that a user names: a class as "package.module:Class", or a name as it is.
+
+    `find_method` knows names alone: it is also asked for those in model files and run folders, and reading these imports nothing.
+    """
+    if ":" not in name or name in method_names():
+        return name
+    try:
+        method = EntryPoint(name, name, ENTRY_POINTS).load()
+    except Exception as error:  # another package's code
+        raise ConfigError(
+            f"method '{name}' cannot be loaded ({error}): name a class as package.module:Class; for a file of this folder, set PYTHONPATH=."
+        ) from error
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise ConfigError(f"method '{name}' is no subclass of afaf.extend.Method")
+    return method
+
+
+def check_own_name(method: type[Method[Any]]) -> None:
+    """Refuse a class that gives itself the name of a built-in method: its runs would be taken for those of that method."""
+    name = vars(method).get("name")
+    if name in BUILT_IN and BUILT_IN[name] != f"{method.__module__}:{method.__qualname__}":
+        raise ConfigError(f"{method.__qualname__} has the name of a built-in method, '{name}': give it another")

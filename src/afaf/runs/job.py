@@ -13,7 +13,7 @@ from torch import nn
 from afaf.checked import build
 from afaf.errors import ConfigError
 from afaf.files.urls import is_url
-from afaf.methods import find_method
+from afaf.methods import check_own_name, find_method
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.randomness import check_seed
@@ -105,6 +105,7 @@ def method_class(method: str | type[Method[Any]]) -> type[Method[Any]]:
         return find_method(method)
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ConfigError(f"a method is a name or a subclass of Method, not {method!r}")
+    check_own_name(method)
     return method
 
 

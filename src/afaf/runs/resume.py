@@ -16,6 +16,7 @@ from torch import nn
 from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.files.urls import is_url
+from afaf.methods import method_names
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
@@ -197,8 +198,9 @@ def _source(about: Mapping[str, Any]) -> str:
 
 
 def _same_method(about: Mapping[str, Any]) -> type[Method[Any]]:
-    kind = method_class(str(about["method"]))
-    if about.get("method_class") != f"{kind.__module__}.{kind.__qualname__}":
+    name = str(about["method"])
+    kind = method_class(name) if name in method_names() else None
+    if kind is None or about.get("method_class") != f"{kind.__module__}.{kind.__qualname__}":
         raise RunError(
             f"the run's method was {about.get('method_class')}, which is not what '{about['method']}' names: "
             "go on with afaf.resume(..., method=...)"
