@@ -50,7 +50,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
     """The page of runs that differ in stream, method or settings."""
     measured = measured_runs(folders)
     known = commits(line["commit"] for line in measured.lines)
-    footer = f"Made by afaf report from {len(folders)} run folders; nothing is loaded from elsewhere. {known}"
+    footer = f"Made by afaf report from {many(len(folders), 'run folder')}; nothing is loaded from elsewhere. {known}"
     return measured_page(measured, "Runs compared", footer, base="first")
 
 
@@ -137,8 +137,8 @@ def measured_page(measured: Measured, title: str, footer: str, base: str = "pres
     ]
     devices = sorted({line.get("device", "unknown") for line in measured.lines})
     total = len(measured.lines)
-    counted = f"{len(done)} runs" if len(done) == total else f"{len(done)} of {total} runs have numbers,"
-    subtitle = f"{counted} of {len(shapes)} kinds, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
+    counted = many(len(done), "run") if len(done) == total else f"{len(done)} of {total} runs have numbers,"
+    subtitle = f"{counted} of {many(len(shapes), 'kind')}, measured on {', '.join(devices)}; mean ± standard deviation over seeds"
     return Page(title, subtitle, tuple(sections), footer)
 
 
@@ -189,11 +189,22 @@ def headline(measured: Measured, by_stream: Mapping[str, Sequence[Shape]], done:
             shape, spread = best
             deviation = "" if spread.std is None else f"± {spread.std:.1f}, "
             rank = f", the highest of {len(here)} methods" if len(here) > 1 else ""
-            cards.append((f"{spread.mean:.1f}", f"{shape.method} on {stream}", f"{deviation}{spread.n} seeds{rank}"))
+            cards.append((f"{spread.mean:.1f}", f"{shape.method} on {stream}", f"{deviation}{many(spread.n, 'seed')}{rank}"))
     seconds = sum(line.get("seconds", 0) for line in measured.lines)
     others = "" if len(done) == len(measured.lines) else f"of {len(measured.lines)}, the others have no numbers; "
-    cards.append((str(len(done)), "runs", f"{others}{len(shapes)} kinds, {seconds / 3600:.1f} hours"))
+    cards.append((str(len(done)), "run" if len(done) == 1 else "runs", f"{others}{many(len(shapes), 'kind')}, {time_taken(seconds)}"))
     return number_cards(cards)
+
+
+def many(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def time_taken(seconds: float) -> str:
+    """In hours, minutes or seconds, whichever says most in a short number."""
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else many(max(1, round(seconds)), "second")
 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
@@ -316,7 +327,7 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
             row = [f"{shape.stream} {shape.method}{_changed(shape)}", network, str(seed), *map(number, values)]
             rows.append([*row, f"{line.get('seconds', 0):.0f}"])
     shown = html_table(["run", "network, width", "seed", "ACC", "BWT", "task-IL", "s"], rows)
-    return folded(f"{len(rows)} runs", shown)
+    return folded(many(len(rows), "run"), shown)
 
 
 def without_numbers(measured: Measured) -> str:
@@ -327,4 +338,4 @@ def without_numbers(measured: Measured) -> str:
         for seed, why in measured.failures(shape).items()
     ]
     shown = html_table(["run", "seed", "why"], rows, words=(2,))
-    return folded(f"{len(rows)} runs without numbers", shown) if rows else ""
+    return folded(f"{many(len(rows), 'run')} without numbers", shown) if rows else ""
