@@ -92,7 +92,7 @@ def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
     elif (learner := diagnosis.read(_learner_in, path)) is not None:
         diagnosis.add(path.name, broken_invariants(learner), _words(learner))
     if not diagnosis.sound and not diagnosis.blames(path.name):
-        advice = "a file that is damaged cannot be mended: take a copy of it, or look at its run folder with afaf doctor RUN"
+        advice = "a file that is damaged cannot be mended: use a backup of it, or look at its run folder with afaf doctor RUN"
         diagnosis.advice.append(advice)
 
 
