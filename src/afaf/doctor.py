@@ -28,6 +28,10 @@ from afaf.training.learner import Learner
 
 CPU = torch.device("cpu")
 Table = dict[str, Any]
+TAKEN_OUT = (
+    "images were forgotten that it had not learned, or had forgotten already: take a copy of the file from before that, or learn the "
+    "images again into a new file"
+)
 T = TypeVar("T")
 
 
@@ -88,7 +92,9 @@ def examine(path: Path) -> Diagnosis:
 def _examine_file(path: Path, diagnosis: Diagnosis) -> None:
     if has_encoder(path):
         if (model := diagnosis.read(EncodedModel.load, path)) is not None:
-            diagnosis.add(path.name, [], f"whole, {len(model.life.known)} classes of {model.taught.images + model.held.images} images")
+            wrong = model.problems()
+            diagnosis.add(path.name, wrong, f"whole, {len(model.life.known)} classes of {model.sums.images} images")
+            diagnosis.advice += [TAKEN_OUT] if wrong else []
     elif (learner := diagnosis.read(_learner_in, path)) is not None:
         diagnosis.add(path.name, broken_invariants(learner), _words(learner))
     if not diagnosis.sound and not diagnosis.blames(path.name):

@@ -79,5 +79,8 @@ def show_encoded(file: Path, facts: dict[str, Any], confused: list[tuple[str, st
     for row in facts["calls"]:
         held = "" if row["accuracy"] is None else f", {row['accuracy']:.1f} % of {row['held_out']} held-out ones right"
         say(f"call {row['call']}, {row['learned']} UTC: {row['images'] + row['held_out']} images{held}")
+    gone = sum(row["images"] + row["held_out"] for row in facts["calls"]) - sum(row["images"] for row in facts["classes"])
+    if gone > 0:
+        say(f"{gone} images of these calls were forgotten since, or are of classes that were removed")
     for label, answer, share in confused:
         say(f"about {100 * share:.0f} % of images of {printable_name(label)} are taken for {printable_name(answer)}")

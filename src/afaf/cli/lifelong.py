@@ -139,7 +139,11 @@ def forget(
     device: DeviceOption = "auto",
     skip_unreadable: SkipOption = False,
 ) -> None:
-    """Take images out of a model with an encoder: it is then the same as one that has never learned them."""
+    """Take images out of a model with an encoder: it is then the same as one that has never learned them.
+
+    Name only images that it has learned, each once for each time it was learned. afaf keeps no images: it refuses where the model could
+    not be one of any images, but it cannot know whether a few were never learned, and these spoil the model.
+    """
     from afaf.cli.photos import forget_photos
 
     forget_photos(folder, model, encoder, cache, device, skip_unreadable)

@@ -153,11 +153,16 @@ def forget_photos(folder: Path, path: Path, encoder: str | None, cache: Path | N
         model.attach(encoder_at(encoder or model.identity.name, device, cache, model.identity))
         files = [(file, model.life.label_of(label)) for file, label in found.files]
         with counted("forgetting", len(files)) as on_batch:
-            left = model.forget(FileParts(model.encoder, files, if_unreadable(skip_unreadable), SKIP, on_batch))
+            parts = FileParts(model.encoder, files, if_unreadable(skip_unreadable), SKIP, on_batch)
+            try:
+                left = model.forget(parts)
+            except DataError as error:
+                raise DataError(f"the images of {folder} cannot be taken out of {path}: {error}") from None
         replace_model(path, left, before)
     gone = [str(label) for label in model.life.known if label not in left.life.known]
     lost = f"; gone: {', '.join(map(printable_name, gone))}" if gone else ""
     say(f"{len(files)} images are taken out, as if they had never been learned{lost}")
+    say("afaf keeps no images and cannot know whether all of these were learned: the model is right only if they were")
 
 
 def merge_models(paths: Sequence[Path], path: Path) -> None:

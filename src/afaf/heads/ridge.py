@@ -38,7 +38,7 @@ def least_squares(sums: Sums, strength: float | None) -> tuple[Tensor, Tensor]:
     """
     n = sums.counts.sum().clamp(min=1)  # without any image, all is 0
     mean = sums.totals.sum(0) / n
-    gram = sums.gram - n * torch.outer(mean, mean)
+    gram = (sums.gram - n * torch.outer(mean, mean)) * (n > 1)  # one image, or none, does not vary
     cross = sums.totals.T - torch.outer(mean, sums.counts)
     smallest = ROUNDING * sums.gram.diagonal().sum() + torch.finfo(gram.dtype).tiny
     if strength is not None:

@@ -67,11 +67,17 @@ class Sums:
         return Sums(a.counts + b.counts, a.totals + b.totals, a.gram + b.gram, grams)
 
     def __sub__(self, other: Sums) -> Sums:
-        """Without the images of `other`, as if they had never been there."""
+        """Without the images of `other`, as if they had never been there; `settled` takes away what rounding has left."""
         left = self + replace(other._by_class(torch.neg), gram=-other.gram)
         if bool((left.counts < 0).any()):
             raise ValueError("more images of a class are taken out than were added")
-        return replace(left, totals=left.totals * (left.counts > 0)[:, None])  # a class without images leaves no rounding behind
+        return left
+
+    def settled(self) -> Sums:
+        """A class without images has sums of 0, and so have all classes without any image."""
+        here = (self.counts > 0)[:, None]
+        grams = None if self.grams is None else self.grams * here
+        return Sums(self.counts, self.totals * here, self.gram * here.any(), grams)
 
     def to(self, device: torch.device) -> Sums:
         return replace(self._by_class(lambda rows: rows.to(device)), gram=self.gram.to(device))
@@ -106,11 +112,19 @@ class Sums:
 
     def within(self) -> Tensor:
         """(d, d): the covariance within classes, pooled over them. It must hold all classes whose images are in the Gram matrix."""
-        scatter = self.gram - self.totals.T @ self.means
-        if scatter.diagonal().sum() <= ROUNDING * self.gram.diagonal().sum():
+        scatter, freedom = self.scatter(), self.freedom
+        if not freedom or scatter.diagonal().sum() <= ROUNDING * self.gram.diagonal().sum():
             return torch.zeros_like(scatter)  # one image of each class, or copies of it: nothing but rounding is left
-        freedom = self.counts.sum() - (self.counts > 0).sum()
-        return (scatter + scatter.T) / 2 / freedom.clamp(min=1)
+        return (scatter + scatter.T) / 2 / freedom
+
+    def scatter(self) -> Tensor:
+        """(d, d): the sum of products of deviations from the mean of the class."""
+        return self.gram - self.totals.T @ self.means
+
+    @property
+    def freedom(self) -> int:
+        """Images beyond the first of each class."""
+        return int(self.counts.sum() - (self.counts > 0).sum())
 
     # Files.
 

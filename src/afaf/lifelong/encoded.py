@@ -30,6 +30,7 @@ from afaf.heads.sums import Linear, Sums
 from afaf.lifelong.base import LearnedModel, as_bytes
 from afaf.lifelong.head_state import PARTS, HeadSettings, State, Summed, default_head, is_held_out, joined_labels
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images
+from afaf.lifelong.soundness import is_usable, of_images, too_many, unlike_images
 from afaf.storage import container
 from afaf.storage.container import About, Contents, Tensors, readable
 from afaf.storage.model_file import check_format
@@ -39,6 +40,10 @@ FORMAT = 1
 KIND = "encoder and head"
 SOLVED = ("linear", "_trial", "_unseen", "temperature", "distance", "unknown_above")  # cached properties that follow from sums and labels
 HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
+NOT_LEARNED = (
+    "they were not all learned, or are forgotten already, or not as often as here; the model is as it was. Forget only images that it "
+    "has learned, of the same class, and with the encoder's runtime and device that learned them"
+)
 
 Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
 Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with whether each image is held out instead of its pixels
@@ -101,20 +106,27 @@ class EncodedModel(LearnedModel):
         return model
 
     def forget(self, parts: Iterable[Part]) -> EncodedModel:
-        """The model that has never seen these images. A class whose images are all taken out is gone; notes of calls stay."""
+        """The model that has never seen these images. A class whose images are all taken out is gone; notes of calls stay.
+
+        Images are not kept, so whether these were learned is only known where the sums that are left could be of no images: DataError.
+        """
         seen, every = self.summed(parts), self.life.every_label
         strange = [label for label in seen.labels if label not in every]
         if strange:
-            raise DataError(f"the model knows no class '{strange[0]}': it knows {', '.join(map(str, every))}")
+            raise DataError(f"the model knows no class '{strange[0]}': it knows {', '.join(map(str, self.life.known))}")
         state, _ = seen.placed(every)
-        try:
-            left = self.sums - state
-        except ValueError:
-            raise DataError("more images of a class are taken out than the model has seen: were all of them learned?") from None
-        if not left.images:
-            raise DataError("no image would be left: remove the file instead")
+        if short := too_many(self.sums, state, every):
+            raise DataError(f"the model has not seen so many images of '{short[0]}': {NOT_LEARNED}")
+        left = self.sums - state
         stay = (left.taught.counts + left.held.counts).nonzero()[:, 0].tolist()
-        return EncodedModel(self.identity, self.head, _only(self.life, stay), left.take(stay), self._encoder)
+        if not set(self.life.known.values()) & set(stay):
+            raise DataError("no class would be left that the model answers with: remove the file instead")
+        if wrong := unlike_images(left, self.life, [every.index(label) for label in seen.labels]):
+            raise DataError(f"without these images {wrong[0]}: {NOT_LEARNED}")
+        model = EncodedModel(self.identity, self.head, _only(self.life, stay), left.settled().take(stay), self._encoder)
+        if wrong := model.unsolved():
+            raise DataError(f"without these images {wrong[0]}: {NOT_LEARNED}")
+        return model
 
     def merge(self, other: EncodedModel) -> EncodedModel:
         """The model that has seen what both have seen; classes of the same label are one class."""
@@ -185,12 +197,16 @@ class EncodedModel(LearnedModel):
     @cached_property
     def linear(self) -> Linear:
         """The head of all images."""
-        return find_head(self.head.name).solve(self.taught + self.held, balance=self.head.balance, **self.head.options)
+        return self._solve(self.taught + self.held)
 
     @cached_property
     def _trial(self) -> Linear:
         """The head without the held-out images."""
-        return find_head(self.head.name).solve(self.taught, balance=self.head.balance, **self.head.options)
+        return self._solve(self.taught)
+
+    def _solve(self, sums: Sums) -> Linear:
+        with of_images():
+            return find_head(self.head.name).solve(sums, balance=self.head.balance, **self.head.options)
 
     def _masked(self, head: Linear) -> Linear:
         """Removed classes are never the answer."""
@@ -209,12 +225,16 @@ class EncodedModel(LearnedModel):
 
     @cached_property
     def distance(self) -> Distance:
-        return Distance(self.taught + self.held)
+        with of_images():
+            return Distance(self.taught + self.held)
 
     @cached_property
     def unknown_above(self) -> float | None:
         """The distance from which an image is of no known class; None: too few images were held out to say."""
-        return None if self._unseen is None or self._unseen.images < ENOUGH else Distance(self.taught).threshold(self._unseen)
+        if self._unseen is None or self._unseen.images < ENOUGH:
+            return None
+        with of_images():
+            return Distance(self.taught).threshold(self._unseen)
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Logits (n, known classes), in the order of `life.known`."""
@@ -305,8 +325,18 @@ class EncodedModel(LearnedModel):
         return EncodedModel(self.identity, self.head, life, self.sums, self._encoder)
 
     def problems(self) -> list[str]:
-        """Nothing in a file that could be read breaks an invariant; see `Lifelong.problems`."""
-        return []
+        """What no images could have left in the sums, and whether the head follows from them; see `Lifelong.problems`."""
+        return unlike_images(self.sums, self.life) or self.unsolved()
+
+    def unsolved(self) -> list[str]:
+        """Says so if the head, or what calibrates it, does not follow from the sums, or is not finite."""
+        try:
+            heads = [self.linear, *([self._trial] if self.taught.images else [])]
+            numbers = torch.cat([torch.tensor([self.temperature, self.unknown_above or 0.0]), self.distance.factor.flatten()])
+            good = all(map(is_usable, heads)) and bool(torch.isfinite(numbers).all())
+        except DataError:
+            good = False
+        return [] if good else ["no head follows from the sums"]
 
 
 def joined(parts: Iterable[Split], images: int = 512) -> Iterator[Split]:

@@ -75,6 +75,9 @@ class State:
     def __sub__(self, other: State) -> State:
         return State(self.taught - other.taught, self.held - other.held)
 
+    def settled(self) -> State:
+        return State(self.taught.settled(), self.held.settled())
+
 
 JUDGED = 50_000  # held-out images of a call, at most, by which it is judged: their features are kept until it ends
 
