@@ -212,7 +212,7 @@ class Another(Finetune):
 
 def test_what_has_no_name_is_needed_again(tmp_path: Path) -> None:
     stopped(tmp_path / "run", 2, Another)
-    with pytest.raises(RunError, match="'another'.*method="):
+    with pytest.raises(RunError, match=r"'another'.*method="):
         resume(tmp_path / "run", stream=stream())
     with pytest.raises(RunError, match="stream=") as error:
         resume(tmp_path / "run", method=Another)
