@@ -97,7 +97,7 @@ def test_forgotten_images_and_classes_were_never_seen(encoder: Encoder) -> None:
     forgot = model.forget(model.encode(x[gone], [y[i] for i in gone]))
     assert list(forgot.life.known) == ["ant", "cat", "dog"]
     assert same(forgot, taught(encoder, x[left], [y[i] for i in left]))
-    with pytest.raises(DataError, match="taken out"):
+    with pytest.raises(DataError):
         forgot.forget(forgot.encode(x[:20], ["ant"] * 20)).forget(forgot.encode(x[:40], ["ant"] * 40))
     with pytest.raises(DataError, match="fox"):
         model.forget(model.encode(x[:1], ["fox"]))
