@@ -366,7 +366,9 @@ def test_an_option_does_not_replace_the_head_on_a_named_encoder(method: str | No
         chosen_encoder("patches", method, (option,))
 
 
-@pytest.mark.parametrize("how", [{"class_sums": True, "balance": False}, {"method": "afaf", "epochs": 1, "max_tasks": 2}])
+@pytest.mark.parametrize(
+    "how", [{"class_sums": True, "balance": False, "method": "nearest-mean"}, {"method": "afaf", "epochs": 1, "max_tasks": 2}]
+)
 def test_a_loaded_model_with_an_encoder_tells_what_it_was_made_with(how: dict[str, Any], tmp_path: Path) -> None:
     from sklearn.base import clone
 

@@ -115,7 +115,7 @@ def test_what_was_learned_can_always_be_taken_out(name: str, class_sums: bool) -
             assert not EncodedModel.from_bytes(left.to_bytes()).problems()
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in HEADS])
 def test_images_go_one_by_one_and_come_back(name: str) -> None:
     model = begun(name).learn(some(ALL))
     order = np.random.default_rng(0).permutation(len(ALL)).tolist()

@@ -86,7 +86,7 @@ def test_a_line_names_the_engine_that_computed_it(settings: dict[str, object], o
         ("afaf", {}),
         ("afaf", {"network.width": 16}),
         ("finetune", {"network.name": "small-cnn"}),
-        ("afaf-plus", {"network.name": "resnet10"}),
+        pytest.param("afaf-plus", {"network.name": "resnet10"}, marks=pytest.mark.slow),
         ("afaf", {"sparse.alloc.output": 50}),
     ],
     ids=["the preset's", "another width", "another network", "a width that the preset chooses", "without room"],
