@@ -21,7 +21,7 @@ from afaf.runs.events import EpochEnded, Event
 from afaf.runs.job import Job
 from afaf.runs.runner import run
 from afaf.training.cuda import graphed, kernels
-from afaf.training.cuda import workspace as workspace
+from afaf.training.cuda.chain_workspace import MixedPrecisionWorkspace
 from afaf.training.cuda.kernels import activation, images, weights
 from afaf.training.cuda.kernels import penalty as penalty
 from afaf.training.learner import Learner
@@ -48,15 +48,15 @@ class AtOnce:
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels on a CPU, with large tiles: what takes time there is the number of programs."""
-    plain = workspace.MixedPrecisionWorkspace.of
+    plain = MixedPrecisionWorkspace.of
 
-    def of(work: Workspace, dtype: torch.dtype) -> workspace.MixedPrecisionWorkspace:
+    def of(work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
         here = plain(work, dtype)
         monkeypatch.setattr(here, "side_stream", AtOnce())
         return here
 
     monkeypatch.setattr(graphed.kernels, "available", lambda device: True)
-    monkeypatch.setattr(workspace.MixedPrecisionWorkspace, "of", of)
+    monkeypatch.setattr(MixedPrecisionWorkspace, "of", of)
     for module, name, size in (
         (activation, "ROWS", 1024),
         (activation, "ROWS_BACK", 1024),
