@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 from afaf.bounds import Count, NotNegative, Within
-from afaf.costing.predict import Costs
+from afaf.costing.predict import Costs, predict_costs
 from afaf.errors import ConfigError
 from afaf.evaluation.activations import activation_count, activation_flops
 from afaf.evaluation.router import Router
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
-from afaf.methods.base import Predictor
+from afaf.methods.base import Method, Predictor
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline, Preparation, Split, Task, stratified
 from afaf.training.learner import Learner
@@ -66,6 +66,12 @@ class PartsSettings:
             return outline
         names = tuple(tuple(f"{name}, rotation {v}" for name in names for v in range(k)) for names in outline.class_names)
         return replace(outline, class_names=names, train_counts=tuple(k * count for count in outline.train_counts))
+
+    def costs_of(self, method: Method[Any], spec: NetworkSpec, outline: Outline) -> Costs:
+        """The costs of a method with these parts; `spec` has the output rows that the parts ask for."""
+        outputs = self.outputs(outline)
+        first = method.first_neurons(spec, outputs.classes_per_task[0]) if self.activations else {}
+        return self.add_costs(predict_costs(spec, outputs, method), spec, outline, first)
 
     def add_costs(self, costs: Costs, spec: NetworkSpec, outline: Outline, neurons: Mapping[int, int]) -> Costs:
         """The costs with those of the parts: rotations and the mirror multiply an answer, the router adds its head and its sums.

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from afaf.costing.predict import Costs, predict_costs
+from afaf.costing.predict import Costs
 from afaf.methods.base import Method
 from afaf.network.forward import Parameters
 from afaf.network.spec import Layer, NetworkSpec
@@ -89,13 +89,14 @@ class ModelSize:
 
 def costs_of(job: Job) -> Costs:
     """Parameters and FLOPs of a run, without training; the paper's streams need no data for it."""
-    return _costs(*_set_up(job))
+    outline, setup = _set_up(job)
+    return setup.config.parts.costs_of(setup.method, setup.spec, outline)
 
 
 def costs_and_size_of(job: Job) -> tuple[Costs, ModelSize]:
     """The costs of a run, and the size of its model, without training."""
     outline, setup = _set_up(job)
-    costs, spec = _costs(outline, setup), setup.spec
+    costs, spec = setup.config.parts.costs_of(setup.method, setup.spec, outline), setup.spec
     usual = describe(spec.name if job.network is None else job.network, outline.input_shape, outline.n_classes)
     ratio = costs.model_bytes / (4 * usual.dense_params)
     sizes = (width_of(spec), spec.n_classes, width_of(usual), usual.dense_params, costs.model_bytes, ratio)
@@ -106,9 +107,3 @@ def _set_up(job: Job) -> tuple[Outline, Setup]:
     job.check()
     outline = job.outline()
     return outline, set_up(outline, job.method_class, *job.tables, network=job.network)
-
-
-def _costs(outline: Outline, setup: Setup) -> Costs:
-    parts, outputs = setup.config.parts, setup.config.parts.outputs(outline)
-    first = setup.method.first_neurons(setup.spec, outputs.classes_per_task[0]) if parts.activations else {}
-    return parts.add_costs(predict_costs(setup.spec, outputs, setup.method), setup.spec, outline, first)

@@ -6,7 +6,6 @@ import inspect
 from bisect import bisect_right
 from typing import Any
 
-from afaf.costing.predict import predict_costs
 from afaf.methods.base import Method
 from afaf.network.zoo import describe, find_network
 from afaf.runs.config import build_config
@@ -56,14 +55,13 @@ def wide_enough(outline: Outline, method: type[Method[Any]], network: str, table
         return {}
     n_tasks, usual = len(outline), sizes["width"].default
     config = build_config(method.Options, *tables)
-    outputs, built = config.parts.outputs(outline), method(config.method, config.settings)
+    built, rows = method(config.method, config.settings), config.parts.outputs(outline).n_classes
     options: dict[str, Any] = {"norm": config.network.norm, "dropout_at": config.network.dropout_at}
     budget = 4 * describe(network, outline.input_shape, outline.n_classes, **options).dense_params
 
     def model_bytes(each: int) -> int:
-        spec = describe(network, outline.input_shape, outputs.n_classes, **options, width=each * n_tasks)
-        first = built.first_neurons(spec, outputs.classes_per_task[0]) if config.parts.activations else {}
-        return config.parts.add_costs(predict_costs(spec, outputs, built), spec, outline, first).model_bytes
+        spec = describe(network, outline.input_shape, rows, **options, width=each * n_tasks)
+        return config.parts.costs_of(built, spec, outline).model_bytes
 
     fitting = bisect_right(range(1, usual + 1), budget, key=model_bytes)
     return {"width": fitting * n_tasks} if fitting else {}
