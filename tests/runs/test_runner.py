@@ -167,8 +167,9 @@ def test_candidates_in_the_last_hidden_layer_leave_room_for_later_tasks() -> Non
     quarter = {**QUICK, "sparse.alloc.output": 25}
     with pytest.raises(CapacityError, match="certain to have no free neuron left"):
         afaf.costs("split-digits", "afaf", settings=quarter)
-    results = afaf.run("split-digits", "afaf", settings={**quarter, "method.candidates_in_last_hidden": True}, device="cpu")
-    assert results.acc is not None
+    for strict in ({}, {"method.strict": True, "method.l_reuse": 1, "sparse.alloc": 25}):
+        settings = {**quarter, **strict, "method.candidates_in_last_hidden": True}
+        assert afaf.run("split-digits", "afaf", settings=settings, device="cpu").acc is not None
 
 
 class Counting:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from afaf.network.ledger import Allocation, ClassAllocation, Ledger
+from afaf.network.net import Network
 from afaf.network.spec import Layer, NetworkSpec
 from afaf.randomness import generator
-from afaf.subnets.candidates import choose_candidates
+from afaf.subnets.candidates import choose_candidates, neuron_scores
 from afaf.subnets.consolidate import most_important
 from afaf.subnets.rewire import Field, Importance, least_important, most_promising
 
@@ -57,7 +58,22 @@ def test_candidates_by_rule() -> None:
     assert choose_candidates(activation, 1, "most", draw).tolist() == [1]  # a tie goes to the lowest index
     assert choose_candidates(activation, 2, "lowest", draw).tolist() == [2, 4]  # 0 does not count as lowest
     assert choose_candidates(activation, 9, "lowest", draw).tolist() == [1, 2, 3, 4]
+    assert choose_candidates(activation, 2, "separating", draw).tolist() == [1, 3]
     assert len(choose_candidates(activation, 3, "random", draw)) == 3
+
+
+def test_neurons_that_tell_a_class_from_others_score_highest() -> None:
+    spec = NetworkSpec("s", (3,), (Layer("dense", 3),), 2)
+    network = Network(spec, seed=0)
+    network.weight(1).copy_(torch.eye(3)[:, :, None])
+    network.bias(1).zero_()
+    own = torch.tensor([[1.0, 9.0, 0.0], [2.0, 8.0, 0.0]])
+    others = torch.tensor([[6.0, 9.5, 0.0], [7.0, 8.5, 0.0]])
+    score = neuron_scores(network, [own], [others], "separating")[2]
+    assert torch.allclose(score, torch.tensor([5 / 0.5**0.5, 0.5 / 0.5**0.5, 0.0], dtype=torch.float64))
+    active = neuron_scores(network, [own], [others], "most")[2]
+    assert active.argmax() == 1, "the most active neuron responds to both alike"
+    assert neuron_scores(network, [own], [], "separating")[2].isfinite().all()
 
 
 def test_the_most_important_of_the_selected() -> None:

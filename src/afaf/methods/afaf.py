@@ -7,6 +7,7 @@ to the class (its candidates) and free ones (Algorithm 1). That is the only diff
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from afaf.network.ledger import Neurons
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free, allocate_reusing
-from afaf.subnets.candidates import Rule, choose_candidates, mean_activation
+from afaf.subnets.candidates import Rule, choose_candidates, neuron_scores
 from afaf.subnets.sizes import rest, share
 from afaf.training.learner import Learner
 
@@ -28,7 +29,7 @@ from afaf.training.learner import Learner
 class AFAFOptions(SpaceNetOptions):
     first_reuse: Annotated[int, Within(2)] = 3  # the first task that reuses
     l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, L-1 as an ablation; 1 under strict isolation
-    candidates: Rule = "most"  # most: highest mean activation; random and lowest are ablations
+    candidates: Rule = "most"  # highest mean activation; separating: tell the class from the task's others; random, lowest: ablations
     candidate_share: Percent = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
     candidates_in_last_hidden: bool = False  # ablation: candidates among the sources of the output weights
 
@@ -76,11 +77,13 @@ class AFAF(SpaceNet[AFAFOptions]):
         """R_l^c of the groups from l_reuse on, taken at their last layers; the ablations reach into the last hidden layer too."""
         spec, options = request.spec, self.options
         last_hidden = spec.last_hidden
-        activation = mean_activation(learner.network, context.data.batches(class_id=class_id))
+        own = context.data.batches(class_id=class_id)
+        others = chain.from_iterable(context.data.batches(class_id=c) for c in context.classes if c != class_id)
+        score = neuron_scores(learner.network, own, others, options.candidates)
 
         def choose(s: int, count: int) -> Tensor:
             last = spec.groups[s][-1]
-            return choose_candidates(activation[last], count, options.candidates, request.draw("candidates", s, class_id)).cpu()
+            return choose_candidates(score[last], count, options.candidates, request.draw("candidates", s, class_id)).cpu()
 
         if options.l_reuse == spec.E:  # free neurons there would have no input: all sources are candidates
             return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}

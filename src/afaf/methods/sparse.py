@@ -44,7 +44,12 @@ class SparseMethod(SparseCosts, Method[S]):
         tasks = range(1, len(outline) + 1)
         all_sizes = [self.sizes_of(spec, task, n) for task, n in zip(tasks, outline.classes_per_task, strict=True)]
         drawn = [self.free_in_last_hidden(task, size.alloc[spec.last_hidden]) for task, size in zip(tasks, all_sizes, strict=True)]
-        check_capacity(spec, all_sizes, [self.first_new(spec, task) for task in tasks], drawn, self.options.orthogonal_output)
+        first_new, reuses = [self.first_new(spec, task) for task in tasks], [self.reuses(task) for task in tasks]
+        check_capacity(spec, all_sizes, first_new, reuses, drawn, self.options.orthogonal_output)
+
+    def reuses(self, task: int) -> bool:
+        """Whether a task draws on neurons of earlier ones."""
+        return False
 
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
         """The number of a task's neurons in the last hidden layer that are drawn from the free ones."""

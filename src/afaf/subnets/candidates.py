@@ -10,7 +10,7 @@ from torch import Tensor
 
 from afaf.network.net import Network
 
-Rule = Literal["most", "random", "lowest"]
+Rule = Literal["most", "separating", "random", "lowest"]
 
 
 @torch.no_grad()
@@ -29,16 +29,44 @@ def mean_activation(network: Network, batches: Iterable[Tensor]) -> dict[int, Te
     return {layer: total / count for layer, total in totals.items()}
 
 
-def choose_candidates(activation: Tensor, count: int, rule: Rule, generator: torch.Generator) -> Tensor:
-    """R_l^c (Eq. 2): the `count` neurons of highest activation, fixed or free; ties go to the lowest index.
+def neuron_scores(network: Network, own: Iterable[Tensor], others: Iterable[Tensor], rule: Rule) -> dict[int, Tensor]:
+    """What neurons are ranked by for a class: mean activation over its `own` images, or how well they tell these from the `others`."""
+    return separation(network, own, others) if rule == "separating" else mean_activation(network, own)
 
-    Ablations: `random` neurons, or those of `lowest` non-zero activation (fewer where fewer are active at all).
+
+def separation(network: Network, own: Iterable[Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
+    """The distance of each neuron's mean activations for `own` and `others`, over its deviation within both; without others, from 0."""
+    (mean, variance), (other_mean, other_variance) = _moments(network, own), _moments(network, others)
+    apart = {layer: (mean[layer] - other_mean.get(layer, 0)).abs() for layer in mean}
+    within = {layer: (variance[layer] + other_variance.get(layer, 0)).sqrt() for layer in mean}
+    return {layer: (apart[layer] / within[layer]).nan_to_num(0.0) for layer in mean}  # 0 / 0: never active
+
+
+@torch.no_grad()
+def _moments(network: Network, batches: Iterable[Tensor]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Mean and variance over images of each neuron's activation; of a map, its sum over positions."""
+    seen: dict[int, list[Tensor]] = {}
+
+    def add(layer: int, h: Tensor) -> None:
+        seen.setdefault(layer, []).append(h.double().flatten(2).sum(2) if h.dim() > 2 else h.double())
+
+    for x in batches:
+        network(x, observe=add)
+    values = {layer: torch.cat(parts) for layer, parts in seen.items()}
+    return {layer: v.mean(0) for layer, v in values.items()}, {layer: v.var(0, correction=0) for layer, v in values.items()}
+
+
+def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Generator) -> Tensor:
+    """R_l^c (Eq. 2): the `count` neurons of highest score, fixed or free; ties go to the lowest index.
+
+    The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
+    activation (fewer where fewer are active at all).
     """
     if rule == "random":
-        chosen = torch.randperm(len(activation), generator=generator)[:count].to(activation.device)
-    elif rule == "most":
-        chosen = torch.sort(activation, descending=True, stable=True).indices[:count]
+        chosen = torch.randperm(len(score), generator=generator)[:count].to(score.device)
+    elif rule == "lowest":
+        active = torch.nonzero(score > 0).flatten()
+        chosen = active[torch.sort(score[active], stable=True).indices[:count]]
     else:
-        active = torch.nonzero(activation > 0).flatten()
-        chosen = active[torch.sort(activation[active], stable=True).indices[:count]]
+        chosen = torch.sort(score, descending=True, stable=True).indices[:count]
     return torch.sort(chosen).values

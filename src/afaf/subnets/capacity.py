@@ -10,7 +10,12 @@ from afaf.subnets.sizes import Sizes
 
 
 def check_capacity(
-    spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], free_in_last_hidden: Sequence[int], orthogonal_output: bool
+    spec: NetworkSpec,
+    sizes: Sequence[Sizes],
+    first_new: Sequence[int],
+    reuses: Sequence[bool],
+    free_in_last_hidden: Sequence[int],
+    orthogonal_output: bool,
 ) -> None:
     """Refuse a stream in which some layer is certain to have no free neuron left for a task, or a task no connection.
 
@@ -22,9 +27,9 @@ def check_capacity(
     for l in spec.hidden_groups:
         left[l] = []
         free = spec.layer(l).size
-        for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
+        for task, (size, first, reusing) in enumerate(zip(sizes, first_new, reuses, strict=True), 1):
             last_hidden = l == spec.last_hidden
-            draws_free = first == 1 or (first < spec.E and l in spec.groups_from(first))
+            draws_free = not reusing or (first < spec.E and l in spec.groups_from(first))
             left[l].append(min(free, size.alloc[l]))
             if not draws_free:
                 continue
@@ -42,27 +47,29 @@ def check_capacity(
             drawn = min(free_in_last_hidden[task - 1] if last_hidden else size.alloc[l], free)
             if last_hidden and orthogonal_output:
                 free -= drawn
-            elif first == 1:
+            elif not reusing:
                 free -= min(size.fixed[l], drawn)
-    _check_pairs(spec, sizes, first_new, left)
+    _check_pairs(spec, sizes, first_new, reuses, left)
 
 
-def _check_pairs(spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], left: dict[int, list[int]]) -> None:
+def _check_pairs(
+    spec: NetworkSpec, sizes: Sequence[Sizes], first_new: Sequence[int], reuses: Sequence[bool], left: dict[int, list[int]]
+) -> None:
     """Refuse more connections than there are pairs: among the neurons a task without reuse can draw, or in the whole of W_l."""
     for l, edge in enumerate(spec.edges, 1):
         owned = 0
-        for task, (size, first) in enumerate(zip(sizes, first_new, strict=True), 1):
+        for task, (size, first, reusing) in enumerate(zip(sizes, first_new, reuses, strict=True), 1):
             if l < first:
                 continue
             asked, between = size.connections[l], " to ".join(spec.ends(l))
-            if asked < (1 if first == 1 else size.alloc[spec.L]):  # a reusing task shares them out among its classes
-                few = "no connection" if first == 1 else "fewer connections than it has classes"
+            if asked < (size.alloc[spec.L] if reusing else 1):  # a reusing task shares them out among its classes
+                few = "fewer connections than it has classes" if reusing else "no connection"
                 raise CapacityError(
                     f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for it, sparse.alloc or network.width"
                 )
             owned += asked
             pairs = edge.weights // edge.block - (owned - asked)
-            if first == 1:
+            if not reusing:
                 drawn = {1: spec.layer(1).size, spec.L: size.alloc[spec.L]} | {s: counts[task - 1] for s, counts in left.items()}
                 pairs = min(pairs, edge.pairs(drawn[edge.source_group], drawn[edge.target_group]))
             if asked > pairs:
