@@ -91,11 +91,11 @@ class Router:
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         values = logits[:, own].double().cpu()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
-        memory[f"{MEMORY}/spread"] = torch.cat([memory.get(f"{MEMORY}/spread", spread[:0]), spread])
+        memory[f"{MEMORY}/spread"] = torch.cat([memory.get(f"{MEMORY}/spread", spread[:0]).cpu(), spread])  # a resumed run has it on its device
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         found = torch.stack([_likelihood(scaled + weight * head, labels) for weight in WEIGHTS])
         before = memory.get(f"{MEMORY}/likelihood", torch.zeros_like(found))
-        memory[f"{MEMORY}/likelihood"] = before + found * (learner.tasks_learned > 1)
+        memory[f"{MEMORY}/likelihood"] = before.cpu() + found * (learner.tasks_learned > 1)
 
     def _solve(self, memory: Named, sums: Sums, data: TaskData) -> None:
         head = ridge.solve(sums, balance=False)
