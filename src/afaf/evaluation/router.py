@@ -91,7 +91,8 @@ class Router:
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         values = logits[:, own].double().cpu()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
-        memory[f"{MEMORY}/spread"] = torch.cat([memory.get(f"{MEMORY}/spread", spread[:0]).cpu(), spread])  # a resumed run has it on its device
+        spreads = memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
+        memory[f"{MEMORY}/spread"] = torch.cat([spreads, spread])
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         found = torch.stack([_likelihood(scaled + weight * head, labels) for weight in WEIGHTS])
         before = memory.get(f"{MEMORY}/likelihood", torch.zeros_like(found))
