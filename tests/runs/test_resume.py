@@ -467,11 +467,12 @@ def test_a_finished_run_of_other_arrays_is_not_the_one_asked_for(settings: dict[
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["afaf", "spacenet", "packnet, phases", "ewc", "lwf", "lwf, with patience", "ridge"])
+@pytest.mark.parametrize("name", ["afaf", "spacenet", "packnet, phases", "ewc", "lwf", "lwf, with patience", "ridge", "afaf-plus"])
 @pytest.mark.parametrize("engine", ["graphed", "compact", "eager"])
 def test_on_a_gpu_too_it_ends_with_the_same_bits(name: str, engine: str, tmp_path: Path) -> None:
-    method, more = VARIANTS[name] if "," in name else (name, {})
-    settings = {**QUICK, **CONV, **more, "run.engine": engine}
+    method, more = VARIANTS.get(name, (name, {}))
+    network = {"network.name": "small-cnn"} if method == "afaf-plus" else CONV  # half of the maps for a task do not fit when all are fixed
+    settings = {**QUICK, **network, **more, "run.engine": engine}
     run(Job(stream(), method, device="cuda", out=tmp_path / "whole", settings=settings))
     for epochs in (2, 5) if method != "ridge" else (2,):
         stop, folder = StopToken(), tmp_path / str(epochs)
