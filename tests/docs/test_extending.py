@@ -75,7 +75,7 @@ def test_a_place_without_a_method_is_an_error_of_the_user(place: str) -> None:
 
 
 def test_files_name_no_code() -> None:
-    """A name that comes from a model file or a run folder is one of those known, and no place to import from."""
+    """A name in a model file or a run folder is one of those known, and no place to import from; only a resumed run imports its class."""
     with pytest.raises(ConfigError, match="unknown method"):
         find_method("afaf.extend:AFAF")
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import afaf
+from afaf.cli.main import app
 from afaf.doctor import examine
 from afaf.errors import ConfigError, DataError, RunError, StoppedError
+from afaf.methods import method_of_command
 from afaf.methods.afaf import AFAFOptions
+from afaf.methods.base import Method
 from afaf.methods.finetune import Finetune
 from afaf.runs import runner
 from afaf.runs.events import EpochEnded, Event, Warned
@@ -206,11 +212,10 @@ def test_a_finished_run_tells_its_results(tmp_path: Path) -> None:
     assert found(tmp_path / "run") == before
 
 
-class Another(Finetune):
-    name = "another"
-
-
 def test_what_has_no_name_is_needed_again(tmp_path: Path) -> None:
+    class Another(Finetune):
+        name = "another"
+
     stopped(tmp_path / "run", 2, Another)
     with pytest.raises(RunError, match=r"'another'.*method="):
         resume(tmp_path / "run", stream=stream())
@@ -219,6 +224,99 @@ def test_what_has_no_name_is_needed_again(tmp_path: Path) -> None:
     assert "small" in str(error.value)
     results = resume(tmp_path / "run", stream=stream(), method=Another)
     assert results.method == "another"
+
+
+HALF = """
+from afaf.extend import DenseMethod, DenseOptions
+
+class Half(DenseMethod[DenseOptions]):
+    name = "half"
+    summary = "after the first task only the outputs move"
+    Options = DenseOptions
+
+    def plan(self, learner, context, phase):
+        plan = super().plan(learner, context, phase)
+        if context.task > 1:
+            plan.first_trainable = learner.network.spec.E
+        return plan
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a user's method; nothing of it is remembered from one import to the next."""
+    path = tmp_path / "code" / "own_half.py"
+    path.parent.mkdir()
+    path.write_text(HALF)
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield path
+    sys.modules.pop("own_half", None)
+
+
+def own_method() -> type[Method[Any]]:
+    """As the command line finds it, in a process of its own."""
+    sys.modules.pop("own_half", None)
+    kind = method_of_command("own_half:Half")
+    assert isinstance(kind, type)
+    return kind
+
+
+@pytest.mark.parametrize("written", ["own_half:Half", "own_half.Half"])  # now, and by earlier versions
+@pytest.mark.usefixtures("module")
+def test_a_users_method_is_imported_again_and_ends_with_the_same_bits(written: str, tmp_path: Path) -> None:
+    run(Job("digit-pairs", own_method(), device="cpu", out=tmp_path / "whole", settings=ORDERED))
+    folder, stop = tmp_path / "run", StopToken()
+    with pytest.raises(StoppedError):
+        run(Job("digit-pairs", own_method(), device="cpu", out=folder, settings=ORDERED), stop=stop, on_event=StopAfter(stop, 3))
+    edit(folder, top={"method_class": written})
+    sys.modules.pop("own_half")
+    result = CliRunner().invoke(app, ["run", "--resume", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert found(folder) == found(tmp_path / "whole")
+
+
+GONE = {
+    "the module": None,
+    "the class": HALF.replace("class Half", "class Whole"),
+    "what makes it a method": "class Half:\n    name = 'half'",
+    "its name": HALF.replace('"half"', '"whole"'),
+    "what it imports": f"import a_package_that_is_not_there{HALF}",
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+def test_a_users_method_that_is_gone_is_named_and_the_run_waits_for_it(what: str, module: Path, tmp_path: Path) -> None:
+    folder, text = tmp_path / "run", GONE[what]
+    stopped(folder, 2, own_method())
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.suffix}
+    sys.modules.pop("own_half")
+    module.unlink() if text is None else module.write_text(text)
+    with pytest.raises(RunError, match="own_half:Half") as error:
+        resume(folder, stream=stream())
+    assert str(folder) in str(error.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.suffix} == before
+    module.write_text(HALF)
+    sys.modules.pop("own_half", None)
+    assert resume(folder, stream=stream()).method == "half"
+
+
+def test_a_class_that_keeps_a_built_in_name_is_not_taken_for_that_method(tmp_path: Path) -> None:
+    """Asked for by name, the built-in method is another run."""
+    stopped(tmp_path, 2, Unnamed)
+    with pytest.raises(RunError, match="Unnamed"):
+        run_or_resume(Job(stream(), "finetune", device="cpu", settings=QUICK, out=tmp_path, resume=True))
+    assert resume(tmp_path, stream=stream()).acc is not None
+
+
+class Unnamed(Finetune):
+    pass
+
+
+def test_a_class_is_known_again_as_earlier_versions_wrote_it(tmp_path: Path) -> None:
+    stopped(tmp_path, 2)
+    edit(tmp_path, top={"method_class": "afaf.methods.afaf.AFAF"})
+    assert run_or_resume(Job(stream(), "afaf", device="cpu", settings=QUICK, out=tmp_path, resume=True)).acc is not None
 
 
 def test_other_data_and_other_settings_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import Any
 
 from afaf.errors import ConfigError, unknown
@@ -54,19 +55,27 @@ def method_of_command(name: str) -> str | type[Method[Any]]:
     """
     if ":" not in name or name in method_names():
         return name
+    return method_at(name, "name a class as package.module:Class; for a file of this folder, set PYTHONPATH=.")
+
+
+def method_at(place: str, remedy: str) -> type[Method[Any]]:
+    """The class at "package.module:Class", whose module is imported; an error says what to do."""
     try:
-        method = EntryPoint(name, name, ENTRY_POINTS).load()
+        method = resolve_name(place)
     except Exception as error:  # another package's code
-        raise ConfigError(
-            f"method '{name}' cannot be loaded ({error}): name a class as package.module:Class; for a file of this folder, set PYTHONPATH=."
-        ) from error
+        raise ConfigError(f"method '{place}' cannot be loaded ({error}): {remedy}") from error
     if not (isinstance(method, type) and issubclass(method, Method)):
-        raise ConfigError(f"method '{name}' is no subclass of afaf.extend.Method")
+        raise ConfigError(f"method '{place}' is no subclass of afaf.extend.Method: {remedy}")
     return method
+
+
+def place_of(method: type[Method[Any]]) -> str:
+    """Where a class can be imported, unless a script or a function has made it."""
+    return f"{method.__module__}:{method.__qualname__}"
 
 
 def check_own_name(method: type[Method[Any]]) -> None:
     """Refuse a class that gives itself the name of a built-in method: its runs would be taken for those of that method."""
     name = vars(method).get("name")
-    if name in BUILT_IN and BUILT_IN[name] != f"{method.__module__}:{method.__qualname__}":
+    if name in BUILT_IN and BUILT_IN[name] != place_of(method):
         raise ConfigError(f"{method.__qualname__} has the name of a built-in method, '{name}': give it another")

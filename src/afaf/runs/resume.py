@@ -16,7 +16,7 @@ from torch import nn
 from afaf.checked import build
 from afaf.errors import ConfigError, RunError
 from afaf.files.urls import is_url
-from afaf.methods import method_names
+from afaf.methods import method_at, method_names, place_of
 from afaf.methods.base import Method
 from afaf.network.spec import Layer
 from afaf.runs import runner
@@ -34,6 +34,11 @@ from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
 
+IMPORT_AGAIN = (
+    "put the class back where it was when the run began (PYTHONPATH=FOLDER names the folder of a file), or go on with "
+    "afaf.resume(..., method=...)"
+)
+
 
 def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
     """Carry out a job. With `job.resume`, continue the run that its folder holds; a different run there is refused."""
@@ -49,10 +54,11 @@ def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | Non
     asked = {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()}
     _refuse_another(out, asked, setup.method.Options)
     device = None if job.device == "auto" else job.device
-    method = None if isinstance(job.method, str) else job.method
     finished = (out / "results.json").exists()  # then settings change nothing
+    if isinstance(job.method, str) and not finished:
+        _refuse_another_class(out, job.method_class)
     free = None if finished else {name: value for name, value in flat(setup.config.to_dict()).items() if name in FREE}
-    given: dict[str, Any] = {"data": job.data, "stream": stream, "method": method, "network": job.network}
+    given: dict[str, Any] = {"data": job.data, "stream": stream, "method": job.method_class, "network": job.network}
     return resume(out, device=device, settings=free, **given, start=job.start, until=job.until, on_event=on_event, stop=stop)
 
 
@@ -78,7 +84,7 @@ def resume(
         data: Another folder of the published datasets.
         settings: Only run.checkpoint, run.chunk and evaluate.batch_size, which do not affect results.
         stream: Needed again if the run was started with a `Stream` object.
-        method: Needed again if the run was started with a `Method` class that is not registered.
+        method: Needed again if the run was started with a `Method` class that a script or a function has made; others are imported.
         network: Needed again if the run was started with one.
         start: Needed again if the run was started from a state.
         until: Stop after this many tasks.
@@ -101,7 +107,7 @@ def resume(
             raise RunError(f"the network '{about['network_object']}' was given by a program: go on with afaf.resume(..., network=...)")
         job = Job(
             stream or _source(about),
-            method or _same_method(about),
+            method or _same_method(about, path),
             about["seed"],
             settings,
             config=path / "config.json",  # replaces the preset
@@ -155,6 +161,18 @@ def _refuse_another(out: Path, asked: Table, options: type[Any]) -> None:
             )
 
 
+def _refuse_another_class(out: Path, kind: type[Method[Any]]) -> None:
+    """Raise RunError if the folder's run has a class that only shares the method's name."""
+    there, here = _method_place(read_json(out / "config.json")), place_of(kind)
+    if there != here:
+        raise RunError(f"{out} holds another run than the one asked for: method is {there}, not {here}; choose another folder with --out")
+
+
+def _method_place(about: Mapping[str, Any]) -> str:
+    place = str(about.get("method_class"))
+    return place if ":" in place else ":".join(place.rsplit(".", 1))  # as earlier versions wrote it
+
+
 def _newer_settings(stored: Mapping[str, Any], options: type[Any]) -> Table:
     """The defaults of the settings that a stored configuration does not have; `options` is the type of the section `method`."""
     kinds = {**typing.get_type_hints(Config), "method": options}
@@ -197,14 +215,17 @@ def _source(about: Mapping[str, Any]) -> str:
     return str(about["source"])
 
 
-def _same_method(about: Mapping[str, Any]) -> type[Method[Any]]:
-    name = str(about["method"])
-    kind = method_class(name) if name in method_names() else None
-    if kind is None or about.get("method_class") != f"{kind.__module__}.{kind.__qualname__}":
-        raise RunError(
-            f"the run's method was {about.get('method_class')}, which is not what '{about['method']}' names: "
-            "go on with afaf.resume(..., method=...)"
-        )
+def _same_method(about: Mapping[str, Any], path: Path) -> type[Method[Any]]:
+    """The method of that name if it is the run's, else the class that the run began with, imported again."""
+    name, place = str(about["method"]), _method_place(about)
+    if name in method_names() and place_of(kind := method_class(name)) == place:
+        return kind
+    try:
+        kind = method_at(place, IMPORT_AGAIN)
+        if kind.name != name:
+            raise ConfigError(f"{place} has another name, '{kind.name}': {IMPORT_AGAIN}")
+    except ConfigError as error:
+        raise RunError(f"the run in {path} cannot go on with its method '{name}': {error}") from error
     return kind
 
 

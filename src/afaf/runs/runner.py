@@ -16,6 +16,7 @@ from afaf.errors import ConfigError, StoppedError
 from afaf.evaluation.by_task import predictor_by_task
 from afaf.evaluation.metrics import hardly_learned, has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
+from afaf.methods import place_of
 from afaf.methods.base import Predictor, TaskContext
 from afaf.network.net import Network
 from afaf.network.zoo import network_name, width_of
@@ -81,7 +82,7 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
         "train_counts": list(stream.outline.train_counts),
         "data_digest": data_digest(stream),
         "method": kind.name,
-        "method_class": f"{kind.__module__}.{kind.__qualname__}",
+        "method_class": place_of(kind),
         "network": setup.spec.name,
         "width": width_of(setup.spec),
         "network_object": None if job.network is None else network_name(job.network),  # only the program that started the run has it
