@@ -17,7 +17,7 @@ from afaf.files.lock import holder_of, is_locked
 from afaf.files.read import RECORD_LIMIT
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.model_store import has_encoder
-from afaf.lifelong.soundness import START_OVER
+from afaf.lifelong.soundness import TAKEN_OUT
 from afaf.runs.checkpoint import changed_settings, load_checkpoint
 from afaf.runs.folder import CHECKPOINTS, check_links, checkpoints_in, read_json, read_results, resume_command
 from afaf.runs.progress import RunProgress
@@ -29,7 +29,6 @@ from afaf.training.learner import Learner
 
 CPU = torch.device("cpu")
 Table = dict[str, Any]
-TAKEN_OUT = f"images were forgotten that it had not learned, or had forgotten already: {START_OVER}"
 T = TypeVar("T")
 
 

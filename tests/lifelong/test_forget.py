@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner, Result
 
+from afaf.cli.main import app
 from afaf.doctor import examine
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
@@ -196,20 +198,44 @@ def part_of(features: np.ndarray, label: str) -> Part:
     return features, torch.from_numpy(features), [label] * len(features)
 
 
+def wrongly_forgotten(model: EncodedModel) -> EncodedModel:
+    """What an earlier version left when it was told to forget images that it had not learned."""
+    state, _ = model.summed(some([0, 15, 30], 1)).placed(model.life.every_label)
+    return EncodedModel(model.identity, model.head, model.life, (model.sums - state).settled())
+
+
 @pytest.mark.parametrize("class_sums", [False, True])
 def test_the_doctor_finds_a_file_that_an_earlier_version_has_spoiled(class_sums: bool, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     model = never_held_out(begun("lda", class_sums), some(ALL))
     model.save(file)
     assert examine(file).well
-    state, _ = model.summed(some([0, 15, 30], 1)).placed(model.life.every_label)
-    spoiled = EncodedModel(model.identity, model.head, model.life, (model.sums - state).settled())
+    spoiled = wrongly_forgotten(model)
     spoiled.save(file)
     found = examine(file)
     assert not found.well
     assert found.advice
     with pytest.raises(DataError):
         spoiled.answers(some([0])[0][1])
+
+
+@pytest.mark.parametrize("class_sums", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_spoiled_file_is_not_merged(place: int, class_sums: bool, tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in ("first", "second", "third")]
+    whole = never_held_out(begun("lda", class_sums), some(ALL))
+    for i, file in enumerate(files):
+        (wrongly_forgotten(whole) if i == place else whole).save(file)
+    before, out = {file: file.read_bytes() for file in files}, tmp_path / "new" / "merged.safetensors"
+    result = merged(files, out)
+    assert result.exit_code == 2
+    assert [file for file in files if str(file) in result.stderr] == [files[place]]
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*")} == before
+    assert merged([file for file in files if file != files[place]], out).exit_code == 0
+
+
+def merged(files: list[Path], out: Path) -> Result:
+    return CliRunner().invoke(app, ["merge", *map(str, files), "--model", str(out)])
 
 
 def test_sums_of_a_class_are_looked_at_where_they_are_kept(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.head_state import HeadSettings, default_head
 from afaf.lifelong.model_store import check_place, has_encoder, make_place, open_encoded, open_model, replace_model, told_if_interrupted
 from afaf.lifelong.settings import METHOD
+from afaf.lifelong.soundness import TAKEN_OUT
 from afaf.runs.config import Table, read_toml
 from afaf.streams.own import find_class_folders
 from afaf.streams.sources.listed import files_below, manifest_files
@@ -172,15 +173,24 @@ def merge_models(paths: Sequence[Path], path: Path) -> None:
             raise ConfigError(f"{path} is there already: name a new file for the merged model")
         if len(paths) < 2:
             raise ConfigError("name at least two models to merge")
-        merged = _opened(paths[0])
+        merged = _sound(paths[0])
         for other in paths[1:]:
+            model = _sound(other)
             try:
-                merged = merged.merge(_opened(other))
+                merged = merged.merge(model)
             except DataError as error:
                 raise DataError(f"{other} cannot be merged with {paths[0]}: {error}") from None
         make_place(path)
         replace_model(path, merged, before)
     say(f"merged {len(paths)} models: {len(merged.life.known)} classes; wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def _sound(path: Path) -> EncodedModel:
+    """A model to merge: sums that no images have would spoil those of the others, and might no longer show."""
+    model = _opened(path)
+    if wrong := model.problems():
+        raise DataError(f"{path} cannot be merged: {wrong[0]}; {TAKEN_OUT}")
+    return model
 
 
 def _opened(path: Path) -> EncodedModel:

@@ -21,6 +21,7 @@ from afaf.lifelong.life import Label, Life
 FEATURES = 1e-4  # how much features of one image may differ, relative to their length: other devices and runtimes give 1e-6
 
 START_OVER = "use a copy of the file from before that, or learn the images again into a new file"
+TAKEN_OUT = f"images were forgotten that it had not learned, or had forgotten already: {START_OVER}"
 SPOILED = (
     "no head follows from the model's sums, which are not those of any images: an earlier afaf forget has taken out images that it had "
     f"not learned; {START_OVER}"
