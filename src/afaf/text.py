@@ -1,7 +1,8 @@
-"""Text from outside, such as names of classes and files, made safe to print: on a terminal, in a page, and in a spreadsheet."""
+"""Text from outside, such as names of classes and files, made safe to print: on a terminal, in a page, in a spreadsheet; and durations."""
 
 from __future__ import annotations
 
+import math
 import re
 
 # Control characters (escape sequences begin with one), marks that change the direction of text, line separators, and halves of surrogate
@@ -25,6 +26,15 @@ def csv_cell(text: str) -> str:
     """A CSV cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe."""
     text = printable(text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def duration(seconds: float) -> str:
+    """In the unit that says it in a short number, such as 95 s, 12 min or 3 h 05 min; only no time at all is 0 s."""
+    whole = round(seconds) or math.ceil(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    hours, minutes = divmod(round(whole / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours >= 2 else f"{60 * hours + minutes} min"
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -35,7 +35,7 @@ from afaf.lifelong.model_store import (
 from afaf.lifelong.settings import LifelongSettings, plan_life
 from afaf.runs.device import find_device
 from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_folders
-from afaf.text import printable_name
+from afaf.text import duration, printable_name
 from afaf.training.report import EpochReport
 
 LONG = 5  # minutes of a wait that is announced
@@ -289,7 +289,3 @@ class Bar(Progress, training.Progress):
 
     def warned(self, message: str) -> None:
         warn(message, self.console)
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

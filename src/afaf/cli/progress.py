@@ -37,6 +37,7 @@ from afaf.runs.events import (
 )
 from afaf.runs.job import Job
 from afaf.sweeps.outcome import TrialEnded
+from afaf.text import duration
 
 NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # columns of text
 WIDE = 104  # characters of a line in which all that is known of an epoch has room
@@ -134,7 +135,7 @@ class GridDisplay(Progress):
         self._remove(job)
         self.done += 1
         self._show_counts()
-        say(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {duration(self.seconds_left())}", self.console)
+        say(f"[{self.done}/{self.total}] {run_name(job)}: {outcome}; {_time_left(self.seconds_left())}", self.console)
 
     def _advance(self, bar: TaskID, event: Event) -> None:
         match event:
@@ -155,7 +156,7 @@ class GridDisplay(Progress):
 
     def _show_counts(self) -> None:
         failed = f", {self.failed} failed" if self.failed else ""
-        note = f"{len(self.bars)} running, {self.done} done{failed}, {duration(self.seconds_left())}"
+        note = f"{len(self.bars)} running, {self.done} done{failed}, {_time_left(self.seconds_left())}"
         self.update(self.whole, completed=self.done, note=note)
 
     def _from_those_done(self) -> float | None:
@@ -190,16 +191,12 @@ def headline(metrics: dict[str, float | None], seconds: float, warnings: int) ->
     return f"{', '.join(parts)}, {seconds:.0f} s{noted}"
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "time left unknown"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes} min {rest:02d} s left"
-
-
 def run_name(job: Job) -> str:
     return str(job.tag or job)
+
+
+def _time_left(seconds: float | None) -> str:
+    return "time left unknown" if seconds is None else f"{duration(seconds)} left"
 
 
 def _span(tasks: tuple[int, ...]) -> str:

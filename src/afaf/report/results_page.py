@@ -21,6 +21,7 @@ from afaf.runs.folder import read_json, read_results
 from afaf.runs.results import Spread
 from afaf.streams.benchmarks import BENCHMARKS
 from afaf.sweeps.store import Line, Store, key_of, numbers_of
+from afaf.text import duration
 
 # Colours of methods, in order of appearance; distinct with protanopia and deuteranopia, too.
 COLOURS = (
@@ -192,19 +193,12 @@ def headline(measured: Measured, by_stream: Mapping[str, Sequence[Shape]], done:
             cards.append((f"{spread.mean:.1f}", f"{shape.method} on {stream}", f"{deviation}{many(spread.n, 'seed')}{rank}"))
     seconds = sum(line.get("seconds", 0) for line in measured.lines)
     others = "" if len(done) == len(measured.lines) else f"of {len(measured.lines)}, the others have no numbers; "
-    cards.append((str(len(done)), "run" if len(done) == 1 else "runs", f"{others}{many(len(shapes), 'kind')}, {time_taken(seconds)}"))
+    cards.append((str(len(done)), "run" if len(done) == 1 else "runs", f"{others}{many(len(shapes), 'kind')}, {duration(seconds)}"))
     return number_cards(cards)
 
 
 def many(n: int, thing: str) -> str:
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-def time_taken(seconds: float) -> str:
-    """In hours, minutes or seconds, whichever says most in a short number."""
-    if seconds >= 2 * 3600:
-        return f"{seconds / 3600:.1f} hours"
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else many(max(1, round(seconds)), "second")
 
 
 def stream_section(measured: Measured, stream: str, shapes: Sequence[Shape]) -> str:
