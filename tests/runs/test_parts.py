@@ -12,7 +12,7 @@ import torch
 import afaf
 from afaf.errors import ConfigError
 from afaf.evaluation.activations import first_task_activations
-from afaf.evaluation.router import WEIGHTS, Router, add_images
+from afaf.evaluation.router import ENOUGH, WEIGHTS, Router, add_images, choose_weight
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
 from afaf.network.net import Network
 from afaf.network.zoo import describe
@@ -122,10 +122,32 @@ def test_the_router_weighs_the_head_by_what_makes_held_out_labels_likely() -> No
                 return 50 * torch.nn.functional.one_hot(torch.tensor([truth[tuple(image.flatten().tolist())] for image in x]), 4).float()
 
             router.learn(learner, split, split, predict)
-        likelihood = learner.memory["router/likelihood"].amax(1)
-        weights.append(WEIGHTS[int(likelihood.argmax())])
+        weights.append(choose_weight(learner.memory["router/likelihood"], learner.memory["router/moments"]))
     assert weights[0] >= 5
     assert weights[1] == 0
+
+
+def test_a_weight_that_few_images_cannot_tell_from_the_best_may_be_larger_never_smaller() -> None:
+    """Two weights are equally likely in truth; what images say of them differs by chance, the more the fewer there are."""
+    chosen = []
+    for images in (4, 10000):
+        draws = torch.randn(images, len(WEIGHTS), 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        each = torch.where(torch.arange(len(WEIGHTS))[:, None] < 2, -3.0, -1.0) + 0.1 * draws
+        each[:, 5] += 0.05  # the best in truth
+        each = torch.cat([each, each - 9], 2).flatten(1)  # with a temperature that is far worse
+        chosen.append(choose_weight(each.mean(0).view(len(WEIGHTS), 2), each.T @ each / images**2))
+    assert chosen[0] > WEIGHTS[5], "few images"
+    assert chosen[1] == WEIGHTS[5], "many"
+    nothing = torch.zeros(len(WEIGHTS), 2)
+    assert choose_weight(nothing, torch.zeros(nothing.numel(), nothing.numel())) > 0, "before there is anything to choose by"
+
+
+def test_likelihoods_of_many_images_are_taken_as_they_are() -> None:
+    settings = {**QUICK, "parts.router": "ridge", "parts.held_out": 0.5}
+    for per_class, few in ((2 * ENOUGH, False), (ENOUGH // 2, True)):
+        results = afaf.run(small_stream([2, 2], per_class=per_class), "spacenet", device="cpu", settings=settings)
+        assert results.model is not None
+        assert bool(results.model.learner.memory["router/moments"].any()) == few
 
 
 def _stripes() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

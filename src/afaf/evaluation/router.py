@@ -4,7 +4,9 @@ Ridge regression on patches (`heads/patches.py`), and if asked on the activation
 classes so far together, through sums over images, and tells tasks apart well; the network tells the classes of a task apart well. A class
 scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen from images that each task held out from its own training
 data: the one that makes their labels most likely among all classes known when the task was learned, with the best of a few softmax
-temperatures; the first task, which has no other to be told from, does not count. Only these mean log-likelihoods are kept, no image.
+temperatures; the first task, which has no other to be told from, does not count. A few images say little of a weight, and one that is too
+low costs more than one that is too high: of weights that they cannot tell from the best, within one standard error, the largest is taken.
+Only mean log-likelihoods and their second moments are kept, no image.
 """
 
 from __future__ import annotations
@@ -28,14 +30,32 @@ from afaf.training.task_data import TaskData
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 FACTORS = tuple(2.0**k for k in range(-3, 6))
+SCORES = len(WEIGHTS) * len(FACTORS)
 START = 2.0  # the weight before the second task
+ENOUGH = 50  # held-out images of a task; the likelihoods of so many are taken as they are
 Features = Callable[[Tensor], Tensor]
 
 
-def _likelihood(scores: Tensor, labels: Tensor) -> Tensor:
-    """(factors,): the mean of the labels' log-likelihoods, on the host."""
-    each = [F.log_softmax(factor * scores.double(), 1).gather(1, labels[:, None]).mean() for factor in FACTORS]
-    return torch.stack(each).cpu()
+def _log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
+    """(images, factors): the labels' log-likelihoods with each softmax temperature, on the host."""
+    each = [F.log_softmax(factor * scores.double(), 1).gather(1, labels[:, None])[:, 0] for factor in FACTORS]
+    return torch.stack(each, 1).cpu()
+
+
+def choose_weight(likelihood: Tensor, moments: Tensor) -> float:
+    """The largest weight whose likelihood is less than one standard error below the best.
+
+    `likelihood` is (weights, factors). `moments[i, j]` are sums over tasks of the mean product of the i-th and j-th of these likelihoods,
+    over the number of images; so the standard error of a difference is the root of a sum of four of them.
+    """
+    if not bool(likelihood.any()):
+        return START
+    best, factors = int(likelihood.argmax()), likelihood.shape[1]
+    each = torch.arange(len(likelihood)) * factors + likelihood.argmax(1)  # the best factor of each weight
+    behind = likelihood.flatten()[best] - likelihood.flatten()[each]
+    error = (moments[best, best] + moments[each, each] - 2 * moments[best, each]).clamp(min=0).sqrt()
+    able = (behind < error) | (torch.arange(len(likelihood)) == best // factors)
+    return WEIGHTS[int(torch.nonzero(able).max())]
 
 
 @dataclass(frozen=True)
@@ -65,8 +85,8 @@ class Router:
         if f"weights/{HEAD}" not in learner.memory:
             return predict
         head_of = self._head(learner)
-        likelihood, spread = learner.memory[f"{MEMORY}/likelihood"], learner.memory[f"{MEMORY}/spread"].mean().item()
-        weight = WEIGHTS[int(likelihood.amax(1).argmax())] if bool(likelihood.any()) else START
+        spread = learner.memory[f"{MEMORY}/spread"].mean().item()
+        weight = choose_weight(*_judged(learner.memory))
 
         def answer(x: Tensor) -> Tensor:
             logits, head = predict(x), head_of(x)
@@ -91,12 +111,15 @@ class Router:
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         values = logits[:, own].double().cpu()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
+        likelihood, moments = _judged(memory)
         spreads = memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
         memory[f"{MEMORY}/spread"] = torch.cat([spreads, spread])
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
-        found = torch.stack([_likelihood(scaled + weight * head, labels) for weight in WEIGHTS])
-        before = memory.get(f"{MEMORY}/likelihood", torch.zeros_like(found))
-        memory[f"{MEMORY}/likelihood"] = before.cpu() + found * (learner.tasks_learned > 1)
+        if learner.tasks_learned > 1:
+            each = torch.stack([_log_likelihoods(scaled + weight * head, labels) for weight in WEIGHTS], 1).flatten(1)
+            likelihood = likelihood + each.mean(0).view_as(likelihood)
+            moments = moments + each.T @ each / len(each) ** 2 if len(each) < ENOUGH else moments
+        memory[f"{MEMORY}/likelihood"], memory[f"{MEMORY}/moments"] = likelihood, moments
 
     def _solve(self, memory: Named, sums: Sums, data: TaskData) -> None:
         head = ridge.solve(sums, balance=False)
@@ -116,7 +139,7 @@ class Router:
         return self.filters * channels * self.patch**2 + (feature_count(self.filters) + activations) * classes
 
     def kept_bytes(self, classes: int, tasks: int, activations: int = 0) -> int:
-        return packed_bytes(feature_count(self.filters) + activations, classes) // 2 + 8 * (tasks + len(WEIGHTS) * len(FACTORS))
+        return packed_bytes(feature_count(self.filters) + activations, classes) // 2 + 8 * (tasks + SCORES + SCORES**2)
 
     def flops(self, shape: tuple[int, ...], classes: int, activations: int = 0) -> int:
         """Of one answer."""
@@ -136,6 +159,13 @@ def add_images(sums: Sums | None, features: Features, data: TaskData) -> Sums:
             sums = more if sums is None else sums + more
     assert sums is not None, "a task has images"
     return sums
+
+
+def _judged(memory: Named) -> tuple[Tensor, Tensor]:
+    """Likelihoods and moments of the held-out images so far, on the host; a model of an earlier version has no moments."""
+    empty = {"likelihood": torch.zeros(len(WEIGHTS), len(FACTORS)), "moments": torch.zeros(SCORES, SCORES)}
+    likelihood, moments = (memory.get(f"{MEMORY}/{name}", zeros).cpu().double() for name, zeros in empty.items())
+    return likelihood, moments
 
 
 def _sums(memory: Named, device: torch.device) -> Sums | None:

@@ -15,6 +15,7 @@ IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs ta
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
+HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.15  # share of a task's images that choose the router's weight; a few say little
 WIDE_PARTS = {"mirror": True, "contrastive": 0.5, "activations": True}  # measured on ResNet-18 alone
 
 
@@ -27,6 +28,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
     """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons."""
     wide = network != own
     filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
+    held_out = min(max(HELD_OUT, LEAST_HELD_OUT / max(1, min(outline.train_counts))), MOST_HELD_OUT)
     return {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
         "learn": {
@@ -40,7 +42,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
             "warmup": 20.0,
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
-        "parts": {"rotations": True, "router": "ridge", "filters": filters, **(WIDE_PARTS if wide else {})},
+        "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **(WIDE_PARTS if wide else {})},
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
