@@ -10,6 +10,7 @@ of afaf-plus, and a table for each further experiment that has lines of its own.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -72,9 +73,7 @@ def main_table(rows: Iterable[Row]) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in run.settings.items()) or "the preset"
         done = finished(lines)
         incremental = spread(average_incremental_accuracy(line["R"]) for line in done)
-        alone = [line["seconds"] for line in done if line["jobs_at_once"] == 1]  # runs side by side say nothing about one
-        seconds = f"{statistics.median(alone):.0f}" if alone else "-"
-        measured = [of(done, "acc"), incremental, of(done, "acc_task_il"), sizes(run, done), seconds, commits(lines)]
+        measured = [of(done, "acc"), incremental, of(done, "acc_task_il"), sizes(run, done), seconds(done), commits(lines)]
         cells.append([run.stream, run.method, settings, seeds(lines), *measured])
     return table("stream, method, settings, seeds, ACC, average incremental, task-IL, size, seconds, commit", cells)
 
@@ -86,9 +85,10 @@ def variants_table(rows: Iterable[Row]) -> str:
         variant = run.variant if run.variant.startswith(run.method) else f"{run.method}: {run.variant}"
         done = finished(lines)
         flops = distinct([(line.get("costs") or {}).get("counted_flops_ratio") for line in done], 3)
-        measured = [of(done, "acc"), of(done, "acc_task_il"), sizes(run, done), flops, commits(lines)]
+        weights = distinct([line["params"] / 1e6 for line in done], 2)
+        measured = [of(done, "acc"), of(done, "acc_task_il"), weights, sizes(run, done), flops, seconds(done), commits(lines)]
         cells.append([run.stream, variant, seeds(lines), *measured])
-    return table("stream, variant, seeds, ACC, task-IL, size, counted FLOPs / dense, commit", cells)
+    return table("stream, variant, seeds, ACC, task-IL, million weights, size, counted FLOPs / dense, seconds, commit", cells)
 
 
 def table(headings: str, rows: Iterable[Iterable[str]]) -> str:
@@ -106,6 +106,12 @@ def seeds(lines: Sequence[Line]) -> str:
     done = [str(line["seed"]) for line in finished(lines)]
     failed = [str(line["seed"]) for line in lines if line.get("acc") is None]
     return (", ".join(done) or "-") + (f"; failed: {', '.join(failed)}" if failed else "")
+
+
+def seconds(lines: Iterable[Line]) -> str:
+    """Of runs that had the GPU for themselves: runs side by side say nothing about one."""
+    alone = [line["seconds"] for line in lines if line["jobs_at_once"] == 1]
+    return f"{statistics.median(alone):.0f}" if alone else "-"
 
 
 def commits(lines: Iterable[Line]) -> str:
@@ -127,9 +133,9 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
 
 
 def sizes(run: Planned, lines: Iterable[Line]) -> str:
-    """None for a line of a network that the run would not have today."""
+    """None for a line of a network that the run would not have today; tasks that reuse round the shares of their classes."""
     params, relative = size(*run.key[:3])
-    return distinct([relative if line["params"] == params else None for line in lines], 2)
+    return distinct([relative if math.isclose(line["params"], params, rel_tol=0.001) else None for line in lines], 2)
 
 
 @cache
