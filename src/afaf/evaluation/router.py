@@ -5,7 +5,7 @@ classes so far together, through sums over images, and tells tasks apart well; t
 scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen from images that each task held out from its own training
 data: the one that makes their labels most likely among all classes known when the task was learned, with the best of a few softmax
 temperatures; the first task, which has no other to be told from, does not count. A few images say little of a weight, and one that is too
-low costs more than one that is too high: of weights that they cannot tell from the best, within one standard error, the largest is taken.
+low costs more than one that is too high: of weights that they cannot tell from the best, within two standard errors, the largest is taken.
 Only mean log-likelihoods and their second moments are kept, no image.
 """
 
@@ -43,7 +43,7 @@ def _log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def choose_weight(likelihood: Tensor, moments: Tensor) -> float:
-    """The largest weight whose likelihood is less than one standard error below the best.
+    """The largest weight whose likelihood is less than two standard errors below the best.
 
     `likelihood` is (weights, factors). `moments[i, j]` are sums over tasks of the mean product of the i-th and j-th of these likelihoods,
     over the number of images; so the standard error of a difference is the root of a sum of four of them.
@@ -54,7 +54,7 @@ def choose_weight(likelihood: Tensor, moments: Tensor) -> float:
     each = torch.arange(len(likelihood)) * factors + likelihood.argmax(1)  # the best factor of each weight
     behind = likelihood.flatten()[best] - likelihood.flatten()[each]
     error = (moments[best, best] + moments[each, each] - 2 * moments[best, each]).clamp(min=0).sqrt()
-    able = (behind < error) | (torch.arange(len(likelihood)) == best // factors)
+    able = (behind < 2 * error) | (torch.arange(len(likelihood)) == best // factors)
     return WEIGHTS[int(torch.nonzero(able).max())]
 
 

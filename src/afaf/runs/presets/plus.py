@@ -15,7 +15,7 @@ IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs ta
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
-HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.15  # share of a task's images that choose the router's weight; a few say little
+HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.1  # share of a task's images that choose the router's weight; a few say little
 WIDE_PARTS = {"mirror": True, "contrastive": 0.5, "activations": True}  # measured on ResNet-18 alone
 
 
