@@ -10,7 +10,6 @@ of afaf-plus, and a table for each further experiment that has lines of its own.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -133,9 +132,9 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
 
 
 def sizes(run: Planned, lines: Iterable[Line]) -> str:
-    """None for a line of a network that the run would not have today; tasks that reuse round the shares of their classes."""
+    """None for a line of a network that the run would not have today."""
     params, relative = size(*run.key[:3])
-    return distinct([relative if math.isclose(line["params"], params, rel_tol=0.001) else None for line in lines], 2)
+    return distinct([relative if line["params"] == params else None for line in lines], 2)
 
 
 @cache

@@ -122,24 +122,31 @@ def test_the_router_weighs_the_head_by_what_makes_held_out_labels_likely() -> No
                 return 50 * torch.nn.functional.one_hot(torch.tensor([truth[tuple(image.flatten().tolist())] for image in x]), 4).float()
 
             router.learn(learner, split, split, predict)
-        weights.append(choose_weight(learner.memory["router/likelihood"], learner.memory["router/moments"]))
+        weights.append(choose_weight(learner.memory["router/likelihood"], learner.memory["router/covariance"]))
     assert weights[0] >= 5
     assert weights[1] == 0
 
 
-def test_a_weight_that_few_images_cannot_tell_from_the_best_may_be_larger_never_smaller() -> None:
-    """Two weights are equally likely in truth; what images say of them differs by chance, the more the fewer there are."""
-    chosen = []
-    for images in (4, 10000):
-        draws = torch.randn(images, len(WEIGHTS), 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        each = torch.where(torch.arange(len(WEIGHTS))[:, None] < 2, -3.0, -1.0) + 0.1 * draws
-        each[:, 5] += 0.05  # the best in truth
-        each = torch.cat([each, each - 9], 2).flatten(1)  # with a temperature that is far worse
-        chosen.append(choose_weight(each.mean(0).view(len(WEIGHTS), 2), each.T @ each / images**2))
-    assert chosen[0] > WEIGHTS[5], "few images"
-    assert chosen[1] == WEIGHTS[5], "many"
-    nothing = torch.zeros(len(WEIGHTS), 2)
-    assert choose_weight(nothing, torch.zeros(nothing.numel(), nothing.numel())) > 0, "before there is anything to choose by"
+def _chosen(*worse: float, images: int) -> float:
+    """The weight that so many images choose if weights from the fourth on are so much worse than the third, on average, give or take 1."""
+    draws = torch.randn(images, len(WEIGHTS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    means = torch.tensor([-9.0, -9.0, -1.0, *(-1.0 - w for w in worse), *[-9.0] * (len(WEIGHTS) - 3 - len(worse))])
+    each = means + (draws - draws.mean(0)) / draws.std(0)
+    return choose_weight(each.mean(0)[:, None], torch.cov(each.T) / images)
+
+
+def test_few_images_choose_the_largest_weight_that_they_cannot_tell_from_the_best() -> None:
+    assert _chosen(0.1, images=20) == WEIGHTS[3], "a tenth of a deviation, where two standard errors are more than half of one"
+    assert _chosen(0.1, 0.1, images=20) == WEIGHTS[4]
+    assert _chosen(2.0, 2.0, images=20) == WEIGHTS[2]
+    assert _chosen(0.1, 0.1, images=10000) == WEIGHTS[2]
+
+
+def test_equal_weights_of_few_images_are_told_apart_by_nothing() -> None:
+    equal, some = torch.full((len(WEIGHTS), 1), -1.0), torch.ones(len(WEIGHTS), len(WEIGHTS))
+    assert choose_weight(equal, some) == WEIGHTS[-1]
+    assert choose_weight(equal, 0 * some) == WEIGHTS[0], "many images are taken as they are"
+    assert choose_weight(0 * equal, some) > 0, "before there is anything to choose by"
 
 
 def test_likelihoods_of_many_images_are_taken_as_they_are() -> None:
@@ -147,7 +154,7 @@ def test_likelihoods_of_many_images_are_taken_as_they_are() -> None:
     for per_class, few in ((2 * ENOUGH, False), (ENOUGH // 2, True)):
         results = afaf.run(small_stream([2, 2], per_class=per_class), "spacenet", device="cpu", settings=settings)
         assert results.model is not None
-        assert bool(results.model.learner.memory["router/moments"].any()) == few
+        assert bool(results.model.learner.memory["router/covariance"].any()) == few
 
 
 def _stripes() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -70,10 +70,11 @@ def test_neurons_that_tell_a_class_from_others_score_highest() -> None:
     own = torch.tensor([[1.0, 9.0, 0.0], [2.0, 8.0, 0.0]])
     others = torch.tensor([[6.0, 9.5, 0.0], [7.0, 8.5, 0.0]])
     score = neuron_scores(network, [own], [others], "separating")[2]
-    assert torch.allclose(score, torch.tensor([5 / 0.5**0.5, 0.5 / 0.5**0.5, 0.0], dtype=torch.float64))
+    assert torch.allclose(score, torch.tensor([5 / 0.5**0.5, 0.5 / 0.5**0.5, 0.0], dtype=torch.float64), rtol=1e-4)
     active = neuron_scores(network, [own], [others], "most")[2]
     assert active.argmax() == 1, "the most active neuron responds to both alike"
     assert neuron_scores(network, [own], [], "separating")[2].isfinite().all()
+    assert neuron_scores(network, [own[:1]], [others[:1]], "separating")[2].argmax() == 0, "one image of each has no deviation"
 
 
 def test_the_most_important_of_the_selected() -> None:

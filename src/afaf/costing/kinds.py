@@ -52,7 +52,7 @@ class SparseCosts(CostModel):
         for task, n_classes in enumerate(outline.classes_per_task, 1):
             first = self.first_new(spec, task)
             asked = self.sizes_of(spec, task, n_classes).connections
-            whole = first == 1  # with reuse the connections are drawn class by class, each class an equal whole number
+            whole = not self.reuses(task)  # with reuse the connections are drawn class by class, each class an equal whole number
             new = {l: asked[l] if whole else asked[l] // n_classes * n_classes for l in range(first, spec.E + 1)}
             moving = {l: count * spec.edge(l).block for l, count in new.items()}
             owned = {l: count + moving.get(l, 0) for l, count in owned.items()}

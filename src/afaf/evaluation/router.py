@@ -6,7 +6,7 @@ scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen f
 data: the one that makes their labels most likely among all classes known when the task was learned, with the best of a few softmax
 temperatures; the first task, which has no other to be told from, does not count. A few images say little of a weight, and one that is too
 low costs more than one that is too high: of weights that they cannot tell from the best, within two standard errors, the largest is taken.
-Only mean log-likelihoods and their second moments are kept, no image.
+Only mean log-likelihoods and their covariance are kept, no image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 FACTORS = tuple(2.0**k for k in range(-3, 6))
 SCORES = len(WEIGHTS) * len(FACTORS)
 START = 2.0  # the weight before the second task
-ENOUGH = 50  # held-out images of a task; the likelihoods of so many are taken as they are
+ENOUGH = 40  # held-out images of a task; the likelihoods of so many are taken as they are
 Features = Callable[[Tensor], Tensor]
 
 
@@ -42,20 +42,27 @@ def _log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
     return torch.stack(each, 1).cpu()
 
 
-def choose_weight(likelihood: Tensor, moments: Tensor) -> float:
-    """The largest weight whose likelihood is less than two standard errors below the best.
+def choose_weight(likelihood: Tensor, covariance: Tensor) -> float:
+    """The largest weight whose likelihood is at most two standard errors below the best.
 
-    `likelihood` is (weights, factors). `moments[i, j]` are sums over tasks of the mean product of the i-th and j-th of these likelihoods,
-    over the number of images; so the standard error of a difference is the root of a sum of four of them.
+    `likelihood` is (weights, factors), `covariance[i, j]` the covariance of the i-th and j-th of them: 0 where all images are taken as they
+    are, and then the best is meant, of equal ones the smallest.
     """
     if not bool(likelihood.any()):
         return START
     best, factors = int(likelihood.argmax()), likelihood.shape[1]
     each = torch.arange(len(likelihood)) * factors + likelihood.argmax(1)  # the best factor of each weight
     behind = likelihood.flatten()[best] - likelihood.flatten()[each]
-    error = (moments[best, best] + moments[each, each] - 2 * moments[best, each]).clamp(min=0).sqrt()
-    able = (behind < 2 * error) | (torch.arange(len(likelihood)) == best // factors)
+    error = (covariance[best, best] + covariance[each, each] - 2 * covariance[best, each]).clamp(min=0).sqrt()
+    able = behind <= 2 * error if bool(covariance.any()) else torch.arange(len(likelihood)) == best // factors
     return WEIGHTS[int(torch.nonzero(able).max())]
+
+
+def _covariance(each: Tensor) -> Tensor:
+    """The covariance of means over images of the columns; a single image may be as far off as its values are large."""
+    if len(each) == 1:
+        return each.T @ each
+    return torch.cov(each.T) / len(each)
 
 
 @dataclass(frozen=True)
@@ -111,15 +118,15 @@ class Router:
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         values = logits[:, own].double().cpu()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
-        likelihood, moments = _judged(memory)
+        likelihood, covariance = _judged(memory)
         spreads = memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
         memory[f"{MEMORY}/spread"] = torch.cat([spreads, spread])
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         if learner.tasks_learned > 1:
             each = torch.stack([_log_likelihoods(scaled + weight * head, labels) for weight in WEIGHTS], 1).flatten(1)
             likelihood = likelihood + each.mean(0).view_as(likelihood)
-            moments = moments + each.T @ each / len(each) ** 2 if len(each) < ENOUGH else moments
-        memory[f"{MEMORY}/likelihood"], memory[f"{MEMORY}/moments"] = likelihood, moments
+            covariance = covariance + _covariance(each) if len(each) < ENOUGH else covariance
+        memory[f"{MEMORY}/likelihood"], memory[f"{MEMORY}/covariance"] = likelihood, covariance
 
     def _solve(self, memory: Named, sums: Sums, data: TaskData) -> None:
         head = ridge.solve(sums, balance=False)
@@ -162,10 +169,10 @@ def add_images(sums: Sums | None, features: Features, data: TaskData) -> Sums:
 
 
 def _judged(memory: Named) -> tuple[Tensor, Tensor]:
-    """Likelihoods and moments of the held-out images so far, on the host; a model of an earlier version has no moments."""
-    empty = {"likelihood": torch.zeros(len(WEIGHTS), len(FACTORS)), "moments": torch.zeros(SCORES, SCORES)}
-    likelihood, moments = (memory.get(f"{MEMORY}/{name}", zeros).cpu().double() for name, zeros in empty.items())
-    return likelihood, moments
+    """Mean likelihoods of the held-out images so far, and their covariance, on the host; a model of an earlier version has none."""
+    empty = {"likelihood": torch.zeros(len(WEIGHTS), len(FACTORS)), "covariance": torch.zeros(SCORES, SCORES)}
+    likelihood, covariance = (memory.get(f"{MEMORY}/{name}", zeros).cpu().double() for name, zeros in empty.items())
+    return likelihood, covariance
 
 
 def _sums(memory: Named, device: torch.device) -> Sums | None:

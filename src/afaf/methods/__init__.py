@@ -62,7 +62,7 @@ def method_at(place: str, remedy: str) -> type[Method[Any]]:
     """The class at "package.module:Class", whose module is imported; an error says what to do."""
     try:
         method = resolve_name(place)
-    except Exception as error:  # another package's code
+    except (Exception, SystemExit) as error:  # another package's code; a script may end the program
         raise ConfigError(f"method '{place}' cannot be loaded ({error}): {remedy}") from error
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ConfigError(f"method '{place}' is no subclass of afaf.extend.Method: {remedy}")

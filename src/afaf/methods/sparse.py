@@ -47,10 +47,6 @@ class SparseMethod(SparseCosts, Method[S]):
         first_new, reuses = [self.first_new(spec, task) for task in tasks], [self.reuses(task) for task in tasks]
         check_capacity(spec, all_sizes, first_new, reuses, drawn, self.options.orthogonal_output)
 
-    def reuses(self, task: int) -> bool:
-        """Whether a task draws on neurons of earlier ones."""
-        return False
-
     def free_in_last_hidden(self, task: int, alloc: int) -> int:
         """The number of a task's neurons in the last hidden layer that are drawn from the free ones."""
         return alloc

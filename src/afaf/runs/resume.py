@@ -164,7 +164,8 @@ def _refuse_another(out: Path, asked: Table, options: type[Any]) -> None:
 def _refuse_another_class(out: Path, kind: type[Method[Any]]) -> None:
     """Raise RunError if the folder's run has a class that only shares the method's name."""
     there, here = _method_place(read_json(out / "config.json")), place_of(kind)
-    if there != here:
+    ours = all(place.startswith("afaf.") for place in (there, here))  # a built-in method may have moved to another module
+    if there != here and not ours:
         raise RunError(f"{out} holds another run than the one asked for: method is {there}, not {here}; choose another folder with --out")
 
 
@@ -218,9 +219,11 @@ def _source(about: Mapping[str, Any]) -> str:
 def _same_method(about: Mapping[str, Any], path: Path) -> type[Method[Any]]:
     """The method of that name if it is the run's, else the class that the run began with, imported again."""
     name, place = str(about["method"]), _method_place(about)
-    if name in method_names() and place_of(kind := method_class(name)) == place:
+    if name in method_names() and (place_of(kind := method_class(name)) == place or place.startswith("afaf.")):
         return kind
     try:
+        if place.startswith(("__main__", "None")):  # another script has another __main__
+            raise ConfigError(f"its class was made by a script ({place}), which cannot be imported: {IMPORT_AGAIN}")
         kind = method_at(place, IMPORT_AGAIN)
         if kind.name != name:
             raise ConfigError(f"{place} has another name, '{kind.name}': {IMPORT_AGAIN}")

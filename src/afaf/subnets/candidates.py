@@ -10,6 +10,7 @@ from torch import Tensor
 
 from afaf.network.net import Network
 
+FLOOR = 1e-6
 Rule = Literal["most", "separating", "random", "lowest"]
 
 
@@ -39,7 +40,8 @@ def separation(network: Network, own: Iterable[Tensor], others: Iterable[Tensor]
     (mean, variance), (other_mean, other_variance) = _moments(network, own), _moments(network, others)
     apart = {layer: (mean[layer] - other_mean.get(layer, 0)).abs() for layer in mean}
     within = {layer: (variance[layer] + other_variance.get(layer, 0)).sqrt() for layer in mean}
-    return {layer: (apart[layer] / within[layer]).nan_to_num(0.0) for layer in mean}  # 0 / 0: never active
+    floor = {layer: FLOOR * mean[layer].max().clamp(min=FLOOR) for layer in mean}  # one image of each class has no deviation
+    return {layer: apart[layer] / (within[layer] + floor[layer]) for layer in mean}
 
 
 @torch.no_grad()
