@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from afaf import AFAFClassifier
 from afaf.network.zoo import NETWORKS
 from afaf.runs.device import find_device
+from afaf.runs.provenance import commit
 from afaf.streams.benchmarks import open_stream
 from afaf.streams.own import find_class_folders, read_images
 from benchmarks.provenance import write_results
@@ -114,7 +115,14 @@ def main() -> None:
             for seed in range(options.seeds if candidate in TRAINED else 1):
                 case = dict(zip(CASE, (dataset, candidate, images, seed), strict=True))
                 rows = [row for row in rows if any(row[name] != case[name] for name in CASE)]
-                rows.append({**case, **measure(candidate, in_calls(learned, images), judged, seed, str(device)), "device": str(device)})
+                rows.append(
+                    {
+                        **case,
+                        **measure(candidate, in_calls(learned, images), judged, seed, str(device)),
+                        "device": str(device),
+                        "commit": commit(),
+                    }
+                )
                 print(json.dumps(rows[-1]), flush=True)
                 write_results(options.out, rows, device)
 
