@@ -23,6 +23,7 @@ from afaf.sweeps.store import Key, Line, Store, read_lines
 
 HERE, PAGE = Path(__file__).parent, Path("docs/beyond.md")
 MAIN, FURTHER = ("paper-network", "resnet18"), ("ablation", "reuse", "controls", "orders")
+PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that differ from it in their seed alone
 
 
@@ -123,7 +124,7 @@ def of(lines: Iterable[Line], metric: str) -> str:
 
 def spread(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return (f"{statistics.mean(known):.1f}" if known else "-") + (f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else "")
+    return (f"{statistics.mean(known):.1f}" if known else "-") + (f"{PLUS_MINUS}{statistics.stdev(known):.1f}" if len(known) > 1 else "")
 
 
 def distinct(values: Iterable[float | None], digits: int) -> str:
