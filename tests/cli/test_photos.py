@@ -300,7 +300,7 @@ def test_errors_are_for_people_and_leave_the_model_alone(place: Path, tmp_path: 
 def test_without_the_extra_patches_need_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet_lite, "installed", lambda: False)
     model = tmp_path / "new"
-    result = call("learn", write_photos(tmp_path / "first", tuple(COLOURS), 8), "--model", model)
+    result = call("learn", write_photos(tmp_path / "first", tuple(COLOURS), 5), "--model", model)
     assert (result.exit_code, "afaf[photos]" in result.output) == (0, True)
     facts = json.loads(call("inspect", model, "--json").stdout)
     assert (facts["encoder"]["name"], facts["head"]["name"]) == ("patches", "ridge")

@@ -84,7 +84,7 @@ class Visitor:
         self.context.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)])
 def test_from_an_empty_model_to_a_downloaded_one(browser: Any, photos: Path, tmp_path: Path, width: int, scheme: str) -> None:
     path = tmp_path / "model.safetensors"
     with running(path) as client:
