@@ -115,14 +115,8 @@ def main() -> None:
             for seed in range(options.seeds if candidate in TRAINED else 1):
                 case = dict(zip(CASE, (dataset, candidate, images, seed), strict=True))
                 rows = [row for row in rows if any(row[name] != case[name] for name in CASE)]
-                rows.append(
-                    {
-                        **case,
-                        **measure(candidate, in_calls(learned, images), judged, seed, str(device)),
-                        "device": str(device),
-                        "commit": commit(),
-                    }
-                )
+                found = measure(candidate, in_calls(learned, images), judged, seed, str(device))
+                rows.append({**case, **found, "device": str(device), "commit": commit()})
                 print(json.dumps(rows[-1]), flush=True)
                 write_results(options.out, rows, device)
 

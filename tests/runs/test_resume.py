@@ -313,9 +313,19 @@ class Unnamed(Finetune):
     pass
 
 
-def test_a_class_is_known_again_as_earlier_versions_wrote_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["__main__:Half", None, "Nonesuch:Half"])
+def test_a_run_of_a_class_that_cannot_be_imported_waits_for_the_class(written: str | None, module: Path, tmp_path: Path) -> None:
+    stopped(tmp_path / "run", 2, own_method())
+    edit(tmp_path / "run", top={"method_class": written})
+    with pytest.raises(RunError, match="half"):
+        resume(tmp_path / "run", stream=stream())
+    assert resume(tmp_path / "run", stream=stream(), method=own_method()).method == "half"
+
+
+@pytest.mark.parametrize("written", ["afaf.methods.afaf.AFAF", "afaf.an_earlier_place:AFAF"])
+def test_a_class_is_known_again_as_earlier_versions_wrote_it(written: str, tmp_path: Path) -> None:
     stopped(tmp_path, 2)
-    edit(tmp_path, top={"method_class": "afaf.methods.afaf.AFAF"})
+    edit(tmp_path, top={"method_class": written})
     assert run_or_resume(Job(stream(), "afaf", device="cpu", settings=QUICK, out=tmp_path, resume=True)).acc is not None
 
 

@@ -163,15 +163,22 @@ def _refuse_another(out: Path, asked: Table, options: type[Any]) -> None:
 
 def _refuse_another_class(out: Path, kind: type[Method[Any]]) -> None:
     """Raise RunError if the folder's run has a class that only shares the method's name."""
-    there, here = _method_place(read_json(out / "config.json")), place_of(kind)
-    ours = all(place.startswith("afaf.") for place in (there, here))  # a built-in method may have moved to another module
-    if there != here and not ours:
-        raise RunError(f"{out} holds another run than the one asked for: method is {there}, not {here}; choose another folder with --out")
+    there = _method_place(read_json(out / "config.json"))
+    if not _is_place_of(there, kind):
+        raise RunError(
+            f"{out} holds another run than the one asked for: method is {there}, not {place_of(kind)}; choose another folder with --out"
+        )
 
 
 def _method_place(about: Mapping[str, Any]) -> str:
     place = str(about.get("method_class"))
     return place if ":" in place else ":".join(place.rsplit(".", 1))  # as earlier versions wrote it
+
+
+def _is_place_of(place: str, kind: type[Method[Any]]) -> bool:
+    """Whether a run's record names this class; a built-in method may have moved to another module since."""
+    here = place_of(kind)
+    return place == here or (place.startswith("afaf.") and here.startswith("afaf."))
 
 
 def _newer_settings(stored: Mapping[str, Any], options: type[Any]) -> Table:
@@ -219,10 +226,10 @@ def _source(about: Mapping[str, Any]) -> str:
 def _same_method(about: Mapping[str, Any], path: Path) -> type[Method[Any]]:
     """The method of that name if it is the run's, else the class that the run began with, imported again."""
     name, place = str(about["method"]), _method_place(about)
-    if name in method_names() and (place_of(kind := method_class(name)) == place or place.startswith("afaf.")):
+    if name in method_names() and _is_place_of(place, kind := method_class(name)):
         return kind
     try:
-        if place.startswith(("__main__", "None")):  # another script has another __main__
+        if place.partition(":")[0] in ("__main__", "None"):  # another script has another __main__; None: the record names no class
             raise ConfigError(f"its class was made by a script ({place}), which cannot be imported: {IMPORT_AGAIN}")
         kind = method_at(place, IMPORT_AGAIN)
         if kind.name != name:
