@@ -176,7 +176,10 @@ def test_under_strict_isolation_old_logits_never_change(world: World, engine: En
 
 
 def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_allocated() -> None:
-    """Each class has candidates of its own, so a task of several classes can select more neurons than a class is allocated."""
+    """Each class has candidates of its own, so a task of several classes can select more neurons than a class is allocated.
+
+    The candidates were fixed before: a task takes no more free neurons than were drawn for it, however candidates are chosen.
+    """
     hidden = (Layer("conv", 90, ("norm", "relu"), padding=1), Layer("conv", 90, ("relu", "global-mean"), padding=1), Layer("dense", 60))
     sparse = SparseSettings(alloc={"all": 20, "output": 20}, density={"all": 30, "W_1": 100}, fixed={"all": 10, "output": 100})
     options = AFAFOptions(strict=True, first_reuse=2, l_reuse=2, candidates="random", candidate_share=60)
@@ -185,6 +188,7 @@ def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_a
     world = World(NetworkSpec("chain", (1, 8, 8), hidden, 9), method, stream, seed=3)
     method.check(world.spec, stream.outline)
     answers: dict[tuple[int, ...], torch.Tensor] = {}
+    fixed = {s: torch.zeros(world.spec.layer(s).size, dtype=torch.bool) for s in world.spec.hidden_groups}
     more = 0
 
     def watch(learner: Learner, context: TaskContext) -> None:
@@ -196,6 +200,9 @@ def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_a
             selected = record.selected(world.spec, s)
             assert bool(learner.ledger.is_fixed(s)[selected].all())
             more += len(selected) > allocated[s]
+            newly = learner.ledger.is_fixed(s) & ~fixed[s]
+            assert torch.equal(torch.nonzero(newly).flatten(), record.free[s])
+            fixed[s] = learner.ledger.is_fixed(s).clone()
         for classes, before in answers.items():
             assert torch.equal(logits[:, list(classes)], before)
         answers[context.classes] = logits[:, list(context.classes)]

@@ -60,6 +60,10 @@ def test_candidates_by_rule() -> None:
     assert choose_candidates(activation, 9, "lowest", draw).tolist() == [1, 2, 3, 4]
     assert choose_candidates(activation, 2, "separating", draw).tolist() == [1, 3]
     assert len(choose_candidates(activation, 3, "random", draw)) == 3
+    some = torch.tensor([0, 2, 4])
+    assert choose_candidates(activation, 2, "most", draw, some).tolist() == [2, 4]
+    assert choose_candidates(activation, 1, "lowest", draw, some).tolist() == [2]
+    assert choose_candidates(activation, 9, "random", draw, some).tolist() == [0, 2, 4]
 
 
 def test_neurons_that_tell_a_class_from_others_score_highest() -> None:

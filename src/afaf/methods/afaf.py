@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from afaf.bounds import Percent, Within
@@ -82,8 +83,9 @@ class AFAF(SpaceNet[AFAFOptions]):
         score = neuron_scores(learner.network, own, others, options.candidates)
 
         def choose(s: int, count: int) -> Tensor:
-            last = spec.groups[s][-1]
-            return choose_candidates(score[last], count, options.candidates, request.draw("candidates", s, class_id)).cpu()
+            draw = request.draw("candidates", s, class_id)
+            among = torch.nonzero(request.ledger.is_fixed(s)).flatten() if self.strict else None  # a free one would be taken for good
+            return choose_candidates(score[spec.groups[s][-1]], count, options.candidates, draw, among).cpu()
 
         if options.l_reuse == spec.E:  # free neurons there would have no input: all sources are candidates
             return {last_hidden: choose(last_hidden, request.sizes.alloc[last_hidden])}

@@ -58,17 +58,18 @@ def _moments(network: Network, batches: Iterable[Tensor]) -> tuple[dict[int, Ten
     return {layer: v.mean(0) for layer, v in values.items()}, {layer: v.var(0, correction=0) for layer, v in values.items()}
 
 
-def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Generator) -> Tensor:
-    """R_l^c (Eq. 2): the `count` neurons of highest score, fixed or free; ties go to the lowest index.
+def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Generator, among: Tensor | None = None) -> Tensor:
+    """R_l^c (Eq. 2): the `count` neurons of highest score, fixed or free, or `among` some of them; ties go to the lowest index.
 
     The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
     activation (fewer where fewer are active at all).
     """
+    neurons = torch.arange(len(score), device=score.device) if among is None else among.to(score.device)
     if rule == "random":
-        chosen = torch.randperm(len(score), generator=generator)[:count].to(score.device)
+        chosen = neurons[torch.randperm(len(neurons), generator=generator)[:count].to(score.device)]
     elif rule == "lowest":
-        active = torch.nonzero(score > 0).flatten()
+        active = neurons[score[neurons] > 0]
         chosen = active[torch.sort(score[active], stable=True).indices[:count]]
     else:
-        chosen = torch.sort(score, descending=True, stable=True).indices[:count]
+        chosen = neurons[torch.sort(score[neurons], descending=True, stable=True).indices[:count]]
     return torch.sort(chosen).values
