@@ -73,12 +73,26 @@ def test_neurons_that_tell_a_class_from_others_score_highest() -> None:
     network.bias(1).zero_()
     own = torch.tensor([[1.0, 9.0, 0.0], [2.0, 8.0, 0.0]])
     others = torch.tensor([[6.0, 9.5, 0.0], [7.0, 8.5, 0.0]])
-    score = neuron_scores(network, [own], [others], "separating")[2]
-    assert torch.allclose(score, torch.tensor([5 / 0.5**0.5, 0.5 / 0.5**0.5, 0.0], dtype=torch.float64), rtol=1e-4)
-    active = neuron_scores(network, [own], [others], "most")[2]
-    assert active.argmax() == 1, "the most active neuron responds to both alike"
-    assert neuron_scores(network, [own], [], "separating")[2].isfinite().all()
-    assert neuron_scores(network, [own[:1]], [others[:1]], "separating")[2].argmax() == 0, "one image of each has no deviation"
+    images = {0: [own], 1: [others[:1], others[1:]]}
+    score = neuron_scores(network, images, "separating")
+    expected = torch.tensor([5 / 0.5**0.5, 0.5 / 0.5**0.5, 0.0], dtype=torch.float64)
+    assert torch.allclose(score[0][2], expected, rtol=1e-4)
+    assert torch.allclose(score[1][2], expected, rtol=1e-4), "two classes are told apart by the same neurons"
+    assert neuron_scores(network, images, "most")[0][2].argmax() == 1, "the most active neuron responds to both alike"
+    assert neuron_scores(network, {0: [own]}, "separating")[0][2].isfinite().all()
+    assert neuron_scores(network, {0: [own[:1]], 1: [others[:1]]}, "separating")[0][2].argmax() == 0, "one image of each has no deviation"
+
+
+def test_a_class_is_told_from_all_others_of_its_task_together() -> None:
+    spec = NetworkSpec("s", (4,), (Layer("dense", 4),), 3)
+    network = Network(spec, seed=0)
+    network.weight(1).copy_(torch.eye(4)[:, :, None])
+    network.bias(1).zero_()
+    images = {c: torch.rand(n, 4, generator=generator(c, "images")) for c, n in enumerate((5, 7, 4))}
+    score = neuron_scores(network, {c: list(x.split(3)) for c, x in images.items()}, "separating")
+    own, others = images[1].double(), torch.cat([images[0], images[2]]).double()
+    within = (own.var(0, correction=0) + others.var(0, correction=0)).sqrt()
+    assert torch.allclose(score[1][2], (own.mean(0) - others.mean(0)).abs() / within, rtol=1e-4)
 
 
 def test_the_most_important_of_the_selected() -> None:

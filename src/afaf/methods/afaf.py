@@ -7,7 +7,6 @@ to the class (its candidates) and free ones (Algorithm 1). That is the only diff
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated
 
 import torch
@@ -66,21 +65,20 @@ class AFAF(SpaceNet[AFAFOptions]):
     def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
         if not self.reuses(context.task):
             return allocate_free(request)
+        images = {c: context.data.batches(class_id=c) for c in context.classes}
+        scores = neuron_scores(learner.network, images, self.options.candidates)
         return allocate_reusing(
             request,
-            {c: self._candidates(learner, context, request, c) for c in context.classes},
+            {c: self._candidates(scores[c], request, c) for c in context.classes},
             l_reuse=self.options.l_reuse,
             candidate_share=self.options.candidate_share,
             candidates_in_last_hidden=self.options.candidates_in_last_hidden,
         )
 
-    def _candidates(self, learner: Learner, context: TaskContext, request: Request, class_id: int) -> Neurons:
+    def _candidates(self, score: dict[int, Tensor], request: Request, class_id: int) -> Neurons:
         """R_l^c of the groups from l_reuse on, taken at their last layers; the ablations reach into the last hidden layer too."""
         spec, options = request.spec, self.options
         last_hidden = spec.last_hidden
-        own = context.data.batches(class_id=class_id)
-        others = chain.from_iterable(context.data.batches(class_id=c) for c in context.classes if c != class_id)
-        score = neuron_scores(learner.network, own, others, options.candidates)
 
         def choose(s: int, count: int) -> Tensor:
             draw = request.draw("candidates", s, class_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -30,32 +30,49 @@ def mean_activation(network: Network, batches: Iterable[Tensor]) -> dict[int, Te
     return {layer: total / count for layer, total in totals.items()}
 
 
-def neuron_scores(network: Network, own: Iterable[Tensor], others: Iterable[Tensor], rule: Rule) -> dict[int, Tensor]:
-    """What neurons are ranked by for a class: mean activation over its `own` images, or how well they tell these from the `others`."""
-    return separation(network, own, others) if rule == "separating" else mean_activation(network, own)
+def neuron_scores(network: Network, images: Mapping[int, Iterable[Tensor]], rule: Rule) -> dict[int, dict[int, Tensor]]:
+    """What neurons are ranked by for each class of a task, from batches of its images: mean activation, or separation."""
+    return separation(network, images) if rule == "separating" else {c: mean_activation(network, own) for c, own in images.items()}
 
 
-def separation(network: Network, own: Iterable[Tensor], others: Iterable[Tensor]) -> dict[int, Tensor]:
-    """The distance of each neuron's mean activations for `own` and `others`, over its deviation within both; without others, from 0."""
-    (mean, variance), (other_mean, other_variance) = _moments(network, own), _moments(network, others)
-    apart = {layer: (mean[layer] - other_mean.get(layer, 0)).abs() for layer in mean}
-    within = {layer: (variance[layer] + other_variance.get(layer, 0)).sqrt() for layer in mean}
-    floor = {layer: FLOOR * mean[layer].max().clamp(min=FLOOR) for layer in mean}  # one image of each class has no deviation
-    return {layer: apart[layer] / (within[layer] + floor[layer]) for layer in mean}
+def separation(network: Network, images: Mapping[int, Iterable[Tensor]]) -> dict[int, dict[int, Tensor]]:
+    """For each class, the distance of a neuron's mean activations for it and for the others, over its deviation within both; without
+    others, the distance from 0.
+    """
+    sums = {c: _sums(network, own) for c, own in images.items()}
+
+    def apart(c: int, layer: int) -> Tensor:
+        own = sums[c][layer]
+        others = sum((sums[other][layer] for other in sums if other != c), torch.zeros_like(own))
+        (mean, variance), (other_mean, other_variance) = _moments(own), _moments(others)
+        floor = FLOOR * mean.max().clamp(min=FLOOR)  # one image of each class has no deviation
+        return (mean - other_mean).abs() / ((variance + other_variance).sqrt() + floor)
+
+    return {c: {layer: apart(c, layer) for layer in sums[c]} for c in sums}
 
 
 @torch.no_grad()
-def _moments(network: Network, batches: Iterable[Tensor]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Mean and variance over images of each neuron's activation; of a map, its sum over positions."""
-    seen: dict[int, list[Tensor]] = {}
+def _sums(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Of each layer, over images: their number, the sum of each neuron's activations and that of their squares; of a map, its sum over
+    positions counts.
+    """
+    sums: dict[int, Tensor] = {}
 
     def add(layer: int, h: Tensor) -> None:
-        seen.setdefault(layer, []).append(h.double().flatten(2).sum(2) if h.dim() > 2 else h.double())
+        values = h.double().flatten(2).sum(2) if h.dim() > 2 else h.double()
+        more = torch.stack([torch.ones_like(values).sum(0), values.sum(0), values.square().sum(0)])
+        sums[layer] = sums[layer] + more if layer in sums else more
 
     for x in batches:
         network(x, observe=add)
-    values = {layer: torch.cat(parts) for layer, parts in seen.items()}
-    return {layer: v.mean(0) for layer, v in values.items()}, {layer: v.var(0, correction=0) for layer, v in values.items()}
+    return sums
+
+
+def _moments(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance; zeros where there are no images."""
+    count = sums[0].clamp(min=1)
+    mean = sums[1] / count
+    return mean, (sums[2] / count - mean.square()).clamp(min=0)
 
 
 def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Generator, among: Tensor | None = None) -> Tensor:
