@@ -242,6 +242,17 @@ def test_a_network_of_another_name_is_as_wide_as_everything_kept_allows(stream_n
     assert costs_of(replace(job, settings=wider)).model_bytes > budget
 
 
+@pytest.mark.parametrize(("stream_name", "network", "expected"), [("sim-cifar100", "resnet18", True), ("sim-cifar100", None, False)])
+def test_activations_serve_other_networks_than_the_streams_own_if_the_first_task_is_large(
+    stream_name: str, network: str | None, expected: bool
+) -> None:
+    job = Job(stream_name, "afaf-plus", settings={"network.name": network} if network else {})
+    outline = job.outline()
+    few = replace(outline, train_counts=(outline.train_counts[0] // 2, *outline.train_counts[1:]))
+    found = [set_up(one, job.method_class, *job.tables).config.parts.activations for one in (outline, few)]
+    assert found == [expected, False]
+
+
 def test_under_strict_isolation_no_copies_of_biases_and_norms_are_kept() -> None:
     results = afaf.run(stream(), "afaf-plus", device="cpu", settings=QUICK)
     assert results.model is not None

@@ -79,7 +79,7 @@ def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Ge
     """R_l^c (Eq. 2): the `count` neurons of highest score, fixed or free, or `among` some of them; ties go to the lowest index.
 
     The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
-    activation (fewer where fewer are active at all).
+    activation. They are fewer where fewer are in `among`, or active at all.
     """
     neurons = torch.arange(len(score), device=score.device) if among is None else among.to(score.device)
     if rule == "random":

@@ -16,7 +16,8 @@ FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.1  # share of a task's images that choose the router's weight; a few say little
-WIDE_PARTS = {"mirror": True, "contrastive": 0.5, "activations": True}  # measured on ResNet-18 alone
+WIDE_PARTS = {"mirror": True, "contrastive": 0.5}  # measured on ResNet-18 alone
+ENOUGH_TO_SERVE = 1000  # images of the first task, for its neurons to help later ones through the router
 
 
 def is_plus(method: type[Method[Any]]) -> bool:
@@ -28,6 +29,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
     """How afaf-plus learns a stream: each task gets its share of every layer, and all pairs among these neurons."""
     wide = network != own
     filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
+    wide_parts = {**WIDE_PARTS, "activations": outline.train_counts[0] >= ENOUGH_TO_SERVE} if wide else {}
     held_out = min(max(HELD_OUT, LEAST_HELD_OUT / max(1, min(outline.train_counts))), MOST_HELD_OUT)
     return {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
@@ -42,7 +44,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
             "warmup": 20.0,
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
-        "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **(WIDE_PARTS if wide else {})},
+        "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **wide_parts},
         "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
         "run": {"precision": "bf16"},
     }
