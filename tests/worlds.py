@@ -205,7 +205,7 @@ def worlds(
             **shared,
             first_reuse=draw(st.integers(2, 3)),
             l_reuse=draw(st.integers(2, spec.E - 1)),
-            candidates=draw(st.sampled_from(["most", "random", "lowest"])),
+            candidates=draw(st.sampled_from(["most", "separating", "random", "lowest"])),
             candidate_share=draw(st.integers(0, 60)),
         )
         method = AFAF(options, settings)

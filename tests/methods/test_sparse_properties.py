@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from afaf.errors import CapacityError
 from afaf.methods.afaf import AFAF, AFAFOptions
 from afaf.methods.base import TaskContext
 from afaf.network.ledger import ABSENT
@@ -209,6 +211,25 @@ def test_strict_isolation_fixes_all_neurons_used_where_they_are_more_than_were_a
 
     world.learn(after_task=watch)
     assert more
+
+
+@pytest.mark.parametrize("tasks", [3, 4])
+def test_under_strict_isolation_it_is_known_in_advance_whether_tasks_that_reuse_fit(tasks: int) -> None:
+    """Of 40 neurons two tasks take 16 each, and the third, which reuses, 8: four tasks are refused before any is learned."""
+    hidden = (Layer("conv", 40, ("relu", "global-mean"), padding=1), Layer("dense", 60))
+    sparse = SparseSettings(alloc={"all": 40, "output": 20}, density={"all": 30}, fixed={"all": 10, "output": 100})
+    options = AFAFOptions(strict=True, first_reuse=3, l_reuse=1, candidate_share=50)
+    method = AFAF(options, Settings(LearnSettings(epochs=1, batch_size=4, lr=0.1), sparse))
+    stream = small_stream([2] * tasks, per_class=6)
+    world = World(NetworkSpec("chain", (1, 8, 8), hidden, 2 * tasks), method, stream, seed=3)
+    if tasks == 4:
+        with pytest.raises(CapacityError, match="task 4"):
+            method.check(world.spec, stream.outline)
+        return
+    method.check(world.spec, stream.outline)
+    free: list[int] = []
+    world.learn(after_task=lambda learner, _: free.append(len(learner.ledger.free_neurons(2))))
+    assert free == [24, 8, 0]
 
 
 def _numbers(learner: Learner) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ from afaf.training.learner import Learner
 class AFAFOptions(SpaceNetOptions):
     first_reuse: Annotated[int, Within(2)] = 3  # the first task that reuses
     l_reuse: int = 4  # connections are added from W_l_reuse on: 2..L-2, L-1 as an ablation; 1 under strict isolation
-    candidates: Rule = "most"  # highest mean activation; separating: tell the class from the task's others; random, lowest: ablations
+    candidates: Rule = "most"  # by mean activation; separating: tell an output's images from the others'; random, lowest: ablations
     candidate_share: Percent = 30.0  # percent of alloc_l that are candidates; the rest are free neurons
     candidates_in_last_hidden: bool = False  # ablation: candidates among the sources of the output weights
 
@@ -58,9 +58,9 @@ class AFAF(SpaceNet[AFAFOptions]):
     def first_new(self, spec: NetworkSpec, task: int) -> int:
         return self.options.l_reuse if self.reuses(task) else 1
 
-    def free_in_last_hidden(self, task: int, alloc: int) -> int:
-        beside_candidates = self.options.candidates_in_last_hidden and self.reuses(task)
-        return rest(self.options.candidate_share, alloc) if beside_candidates else alloc
+    def free_drawn(self, spec: NetworkSpec, task: int, group: int, alloc: int) -> int:
+        has_candidates = self.reuses(task) and (group != spec.last_hidden or self.options.candidates_in_last_hidden)
+        return rest(self.options.candidate_share, alloc) if has_candidates else alloc
 
     def allocate(self, learner: Learner, context: TaskContext, request: Request) -> Subnetwork:
         if not self.reuses(context.task):
@@ -82,7 +82,8 @@ class AFAF(SpaceNet[AFAFOptions]):
 
         def choose(s: int, count: int) -> Tensor:
             draw = request.draw("candidates", s, class_id)
-            among = torch.nonzero(request.ledger.is_fixed(s)).flatten() if self.strict else None  # a free one would be taken for good
+            # Strict isolation fixes every neuron that a task uses: a free candidate would be one more than the task's share.
+            among = torch.nonzero(request.ledger.is_fixed(s)).flatten() if self.strict else None
             return choose_candidates(score[spec.groups[s][-1]], count, options.candidates, draw, among).cpu()
 
         if options.l_reuse == spec.E:  # free neurons there would have no input: all sources are candidates

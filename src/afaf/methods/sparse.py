@@ -43,12 +43,15 @@ class SparseMethod(SparseCosts, Method[S]):
             )
         tasks = range(1, len(outline) + 1)
         all_sizes = [self.sizes_of(spec, task, n) for task, n in zip(tasks, outline.classes_per_task, strict=True)]
-        drawn = [self.free_in_last_hidden(task, size.alloc[spec.last_hidden]) for task, size in zip(tasks, all_sizes, strict=True)]
         first_new, reuses = [self.first_new(spec, task) for task in tasks], [self.reuses(task) for task in tasks]
-        check_capacity(spec, all_sizes, first_new, reuses, drawn, self.options.orthogonal_output)
+        drawn = [
+            {s: self.free_drawn(spec, task, s, size.alloc[s]) for s in spec.hidden_groups}
+            for task, size in zip(tasks, all_sizes, strict=True)
+        ]
+        check_capacity(spec, all_sizes, first_new, reuses, drawn, self.options.orthogonal_output, self.strict)
 
-    def free_in_last_hidden(self, task: int, alloc: int) -> int:
-        """The number of a task's neurons in the last hidden layer that are drawn from the free ones."""
+    def free_drawn(self, spec: NetworkSpec, task: int, group: int, alloc: int) -> int:
+        """How many of the neurons that a task is allocated in a group are drawn from the free ones."""
         return alloc
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:

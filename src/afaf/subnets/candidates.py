@@ -40,21 +40,21 @@ def separation(network: Network, images: Mapping[int, Iterable[Tensor]]) -> dict
     others, the distance from 0.
     """
     sums = {c: _sums(network, own) for c, own in images.items()}
-
-    def apart(c: int, layer: int) -> Tensor:
-        own = sums[c][layer]
-        others = sum((sums[other][layer] for other in sums if other != c), torch.zeros_like(own))
-        (mean, variance), (other_mean, other_variance) = _moments(own), _moments(others)
-        floor = FLOOR * mean.max().clamp(min=FLOOR)  # one image of each class has no deviation
-        return (mean - other_mean).abs() / ((variance + other_variance).sqrt() + floor)
-
-    return {c: {layer: apart(c, layer) for layer in sums[c]} for c in sums}
+    scores: dict[int, dict[int, Tensor]] = {c: {} for c in sums}
+    for layer in next(iter(sums.values())):
+        own = torch.stack([of_class[layer] for of_class in sums.values()])
+        (mean, variance), (other_mean, other_variance) = _moments(own), _moments(own.sum(0) - own)
+        floor = FLOOR * mean.amax(1, keepdim=True).clamp(min=FLOOR)  # one image of each class has no deviation
+        apart = (mean - other_mean).abs() / ((variance + other_variance).sqrt() + floor)
+        for c, score in zip(sums, apart, strict=True):
+            scores[c][layer] = score
+    return scores
 
 
 @torch.no_grad()
 def _sums(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Of each layer, over images: their number, the sum of each neuron's activations and that of their squares; of a map, its sum over
-    positions counts.
+    """Of each layer (3, neurons): the number of images, and over them the sums of activations and of their squares; a map's activation is
+    its sum over positions.
     """
     sums: dict[int, Tensor] = {}
 
@@ -69,14 +69,15 @@ def _sums(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
 
 
 def _moments(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance; zeros where there are no images."""
-    count = sums[0].clamp(min=1)
-    mean = sums[1] / count
-    return mean, (sums[2] / count - mean.square()).clamp(min=0)
+    """Means and variances (classes, neurons) from sums (classes, 3, neurons); zeros where there are no images."""
+    count, total, squares = sums.unbind(1)
+    count = count.clamp(min=1)
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp(min=0)
 
 
 def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Generator, among: Tensor | None = None) -> Tensor:
-    """R_l^c (Eq. 2): the `count` neurons of highest score, fixed or free, or `among` some of them; ties go to the lowest index.
+    """R_l^c (Eq. 2): the `count` neurons of highest score, of all neurons or only of those in `among`; ties go to the lowest index.
 
     The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
     activation. They are fewer where fewer are in `among`, or active at all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from afaf.errors import CapacityError
 from afaf.network.spec import NetworkSpec
@@ -14,14 +14,15 @@ def check_capacity(
     sizes: Sequence[Sizes],
     first_new: Sequence[int],
     reuses: Sequence[bool],
-    free_in_last_hidden: Sequence[int],
+    free_drawn: Sequence[Mapping[int, int]],
     orthogonal_output: bool,
+    strict: bool,
 ) -> None:
     """Refuse a stream in which some layer is certain to have no free neuron left for a task, or a task no connection.
 
-    Counted are the neurons that a task fixes for certain: fixed_l without reuse, and when output weights are orthogonal all that it draws
-    in the last hidden layer (`free_in_last_hidden`). A reusing task may fix fewer elsewhere; the number is known only once it is
-    learned.
+    Counted are the neurons that a task fixes for certain: under strict isolation all free ones that it draws (`free_drawn`), without reuse
+    fixed_l, and when output weights are orthogonal all that it draws in the last hidden layer. Otherwise a reusing task may fix fewer; the
+    number is known only once it is learned.
     """
     left: dict[int, list[int]] = {}  # neurons a task can draw at most, by group and task
     for l in spec.hidden_groups:
@@ -39,13 +40,14 @@ def check_capacity(
                     f"task {task} gets no neuron of layer '{name}': sparse.alloc of {spec.layer(l).size} neurons rounds down to 0; "
                     "raise it, or network.width"
                 )
-            if free == 0:
+            asked = free_drawn[task - 1][l]
+            if free == 0 and asked > 0:
                 raise CapacityError(
                     f"task {task} does not fit: layer '{name}' ({spec.layer(l).size} neurons) is certain to have no free neuron left, "
-                    f"{size.alloc[l]} are asked for; lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
+                    f"{asked} are asked for; lower sparse.fixed or sparse.alloc for '{name}', or use a larger network"
                 )
-            drawn = min(free_in_last_hidden[task - 1] if last_hidden else size.alloc[l], free)
-            if last_hidden and orthogonal_output:
+            drawn = min(asked, free)
+            if strict or (last_hidden and orthogonal_output):
                 free -= drawn
             elif not reusing:
                 free -= min(size.fixed[l], drawn)
