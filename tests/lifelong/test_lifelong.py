@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 import afaf
-from afaf.errors import CapacityError, ConfigError, DataError, FileError
+from afaf.errors import CapacityError, DataError, FileError
 from afaf.lifelong.calibration import calibration_error, fitted_temperature, held_out
-from afaf.lifelong.export import inference_of
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.settings import LifelongSettings, differences
 from afaf.lifelong.training import Progress, class_weights
@@ -238,8 +237,6 @@ def test_parts_beyond_the_paper_are_in_the_answers(turned: tuple[Lifelong, NDArr
     assert model.logits(x).shape == (len(x), 4)
     assert right(model, x, labels) > 0.9
     assert np.array_equal(Lifelong.from_bytes(model.to_bytes()).logits(x), model.logits(x))
-    with pytest.raises(ConfigError, match="export"):
-        inference_of(model)
 
 
 def test_all_rows_of_a_removed_class_are_gone(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:

@@ -34,6 +34,8 @@ KINDS: list[dict[str, Any]] = [
     {"channels": 1},
     {"network": "mlp"},
     {"settings": {"network.norm": "batch"}},
+    {"method": "afaf-plus", "network": "mlp", "settings": {"parts.patch": 3, "parts.filters": 8}},
+    {"method": "afaf-plus", "augment": "crop-flip", "settings": {"parts.patch": 3, "parts.filters": 8, "parts.activations": True}},
     {"network": "resnet10", "side": 16, "settings": {"network.width": 16}},
     {"network": "alexnet", "side": 20, "settings": {"sparse.alloc.conv": 20, "sparse.alloc.fc": 5}},
     {"network": "resnet18-imagenet", "side": 40, "settings": {"network.width": 16, "method.strict": True}},
@@ -42,7 +44,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", [*KINDS[:-5], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[-5:])])
+@pytest.mark.parametrize("kind", [*KINDS[:-6], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[-6:])])
 def test_exports_answer_as_the_model_does(kind: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -72,6 +74,25 @@ def test_labels_are_in_the_metadata(tmp_path: Path) -> None:
     extra = {"labels.json": ""}
     torch.export.load(str(tmp_path / "m.pt2"), extra_files=extra)
     assert json.loads(extra["labels.json"]) == ["zero", 2, 3, 4]
+
+
+def test_parts_are_exported_with_the_network_of_any_method_and_without_a_removed_class(tmp_path: Path) -> None:
+    parts = {"parts.rotations": True, "parts.router": "ridge", "parts.patch": 3, "parts.filters": 8, "parts.held_out": 0.25}
+    model, images = learned(settings=parts)
+    model.remove(1)
+    for dense in (False, True):
+        assert export(model, tmp_path / "m.pt2", "torch", images, dense=dense).difference < 1e-5
+    logits, _ = open_torch(tmp_path / "m.pt2")(images)
+    assert logits.shape == (len(images), 4)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_a_file_for_others_says_nothing_of_this_machine(form: Any, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+    model, _ = learned(network="mlp")
+    export(model, tmp_path / "m", form)
+    assert str(Path(exporting.__file__).parents[1]).encode() not in (tmp_path / "m").read_bytes()
 
 
 def test_every_neuron_left_reaches_an_output_and_every_one_removed_reaches_none() -> None:

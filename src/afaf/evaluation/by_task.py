@@ -27,7 +27,7 @@ def predictor_by_task(learner: Learner) -> Predictor:
     biases = network.parameters.biases[-1].detach().clone()
 
     def answer(x: Tensor) -> Tensor:
-        logits = biases.repeat(len(x), 1)
+        logits = biases.repeat(x.shape[0], 1)  # len would make a constant of the batch when it is exported
         for of_task, part in zip(rows, parts, strict=True):
             logits[:, of_task] = forward(spec, part, x)
         return logits

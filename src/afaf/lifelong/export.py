@@ -20,6 +20,7 @@ from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.encoded_module import encoded_program
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import AnyModel
+from afaf.lifelong.parts_module import PartsModule
 from afaf.storage.compacted import Inference, InferenceModule, for_inference, random_pixels
 from afaf.storage.exported import exported_program, need, onnx_bytes, torch_bytes
 
@@ -49,11 +50,10 @@ def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
         raise ConfigError(f"method '{model.model.method}' answers with a head that is no part of the network, and cannot be exported")
     if model.identity is not None:
         raise ConfigError(f"a network on features of an encoder ({model.identity.name}) cannot be exported: a head in closed form can")
-    if model.parts.any:
-        raise ConfigError("the model answers with more than its network (parts.rotations, mirror or router), and cannot be exported yet")
+    rows = {str(row): row for row in range(model.spec.n_classes)}  # the parts answer with all of them
     return for_inference(
         model.learner,
-        model.life.known,
+        rows if model.parts.any else model.life.known,
         model.preparation,
         bytes_in=model.life.pixels == "uint8",
         temperature=model.temperature,
@@ -107,14 +107,16 @@ def export(
 
 def _network(model: Lifelong, kind: Kind, dense: bool) -> Prepared:
     inference = inference_of(model, dense=dense)
+    module = PartsModule(inference, model, dense=dense) if model.parts.any else InferenceModule(inference)
     about = {
         "method": model.model.method,
         "network": model.spec.name,
         "input": list(inference.input_shape),
         "temperature": model.temperature,
     }
-    program, noise = exported_program(InferenceModule(inference), random_pixels(inference, 2)), random_pixels(inference, RANDOM).numpy()
-    return Prepared(BYTES[kind](program, inference.labels, about), noise, inference.weights, model.spec.dense_params)
+    program, noise = exported_program(module, random_pixels(inference, 2)), random_pixels(inference, RANDOM).numpy()
+    weights = number_of_weights(program) if model.parts.any else inference.weights
+    return Prepared(BYTES[kind](program, list(model.life.known), about), noise, weights, model.spec.dense_params)
 
 
 def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
@@ -127,8 +129,14 @@ def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
     }
     program = encoded_program(model)
     noise = np.random.default_rng(0).integers(0, 256, (ENCODED_RANDOM, size, size, 3), dtype=np.uint8)
-    weights = sum(tensor.numel() for tensor in program.state_dict.values())
+    weights = number_of_weights(program)
     return Prepared(BYTES[kind](program, list(model.life.known), about), noise, weights, weights)
+
+
+def number_of_weights(program: Any) -> int:
+    """All numbers that a program computes with."""
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    return sum(tensor.numel() for tensor in tensors if tensor.is_floating_point())
 
 
 def difference_of(model: AnyModel, answer: Answer, pixels: NDArray[Any]) -> float:

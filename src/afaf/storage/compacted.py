@@ -67,32 +67,46 @@ def for_inference(
     return Inference(spec, parameters, tuple(labels), preparation, bytes_in, temperature)
 
 
-class InferenceModule(nn.Module):
-    """The same as a module, from pixels to (logits, probabilities), made of operations that exporters know."""
+class FromPixels(nn.Module):
+    """Images as a network takes them, from pixels as an image file has them."""
 
     scale: Tensor
     shift: Tensor
 
     def __init__(self, inference: Inference):
         super().__init__()
-        self.spec, self.temperature = inference.spec, inference.temperature
         self.channels = inference.spec.input_shape[0] if len(inference.spec.input_shape) == 3 else None
         scale, shift = inference.scale_and_shift()
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
+
+    def forward(self, images: Tensor) -> Tensor:
+        h = images.to(torch.float32) * self.scale + self.shift
+        if self.channels is not None:
+            h = h.permute(0, 3, 1, 2)
+            if h.shape[1] != self.channels:
+                h = h.expand(-1, self.channels, -1, -1)
+        return h
+
+
+class InferenceModule(nn.Module):
+    """The same as a module, from pixels to (logits, probabilities), made of operations that exporters know."""
+
+    def __init__(self, inference: Inference):
+        super().__init__()
+        self.spec, self.temperature = inference.spec, inference.temperature
+        self.prepare = FromPixels(inference)
         named = state_dict(inference.parameters)
         self.names = {name.replace("/", "_"): name for name in named}  # of the buffers
         for buffer, name in self.names.items():
             self.register_buffer(buffer, named[name])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        h = images.to(torch.float32) * self.scale + self.shift
-        if self.channels is not None:
-            h = h.permute(0, 3, 1, 2)
-            if h.shape[1] != self.channels:
-                h = h.expand(-1, self.channels, -1, -1)
-        logits = forward(self.spec, as_parameters({name: getattr(self, buffer) for buffer, name in self.names.items()}), h)
+        logits = self.logits(self.prepare(images))
         return logits, torch.softmax(logits / self.temperature, 1)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return forward(self.spec, as_parameters({name: getattr(self, buffer) for buffer, name in self.names.items()}), x)
 
 
 def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:

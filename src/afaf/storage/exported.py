@@ -31,7 +31,10 @@ def need(name: str) -> Any:
 def exported_program(module: nn.Module, example: Tensor) -> Any:
     """The module as a torch.export program, for a batch of any size; `example` is a batch of two."""
     with torch.no_grad():
-        return torch.export.export(module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        program = torch.export.export(module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # names source files on this machine
+    return program
 
 
 def torch_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
@@ -44,14 +47,20 @@ def torch_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> b
 
 
 def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
-    """Written by PyTorch's own exporter, which needs onnxscript; `labels` and `about` are in its metadata."""
+    """Written by PyTorch's own exporter, which needs onnxscript; `labels` and `about` are in its metadata.
+
+    A weight that is used in several places is stored once, and the exporter's notes on every operation are left out.
+    """
     need("onnxscript")
+    passes = need("onnx_ir.passes.common")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
     names: Any = {"input_names": ["images"], "output_names": ["logits", "probabilities"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
     assert written is not None
+    for tidy in (passes.DeduplicateHashedInitializersPass(), passes.ClearMetadataAndDocStringPass()):
+        tidy(written.model)
     proto = written.model_proto
     proto.ir_version, proto.producer_name, proto.producer_version = IR, PROGRAM, __version__
     need("onnx").helper.set_model_props(proto, {"labels": json.dumps(labels), "afaf": json.dumps(about)})
