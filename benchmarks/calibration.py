@@ -24,7 +24,7 @@ from torch import Tensor
 
 from afaf.encoders.find import find_encoder
 from afaf.heads import HEADS
-from afaf.heads.calibration import Unseen, _minimum, mean_margin, temperature
+from afaf.heads.calibration import Unseen, mean_margin, minimum, temperature
 from afaf.heads.features import evened
 from afaf.heads.sums import Sums
 from afaf.lifelong.calibration import calibration_error
@@ -68,7 +68,7 @@ def measure(name: str, head: str, train: Features, images: int, splits: int) -> 
 def best_temperature(logits: Tensor, target: Tensor) -> float:
     """Classes count the same."""
     weights = 1 / torch.bincount(target, minlength=logits.shape[1]).clamp(min=1).double()
-    return _minimum(lambda power: float(F.cross_entropy(logits / 10**power, target, weights)))
+    return minimum(lambda power: float(F.cross_entropy(logits / 10**power, target, weights)))
 
 
 def main() -> None:

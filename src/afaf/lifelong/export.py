@@ -18,6 +18,7 @@ from afaf.files import fill, write_output
 from afaf.files.marks import Format
 from afaf.lifelong.encoded import EncodedModel
 from afaf.lifelong.encoded_module import encoded_program
+from afaf.lifelong.life import Label
 from afaf.lifelong.model import Lifelong
 from afaf.lifelong.model_store import AnyModel
 from afaf.lifelong.parts_module import PartsModule
@@ -50,10 +51,10 @@ def inference_of(model: Lifelong, *, dense: bool = False) -> Inference:
         raise ConfigError(f"method '{model.model.method}' answers with a head that is no part of the network, and cannot be exported")
     if model.identity is not None:
         raise ConfigError(f"a network on features of an encoder ({model.identity.name}) cannot be exported: a head in closed form can")
-    rows = {str(row): row for row in range(model.spec.n_classes)}  # the parts answer with all of them
+    every_row: dict[Label, int] = {row: row for row in range(model.spec.n_classes)}
     return for_inference(
         model.learner,
-        rows if model.parts.any else model.life.known,
+        every_row if model.parts.any else model.life.known,  # the parts need all output rows, the network alone those of its classes
         model.preparation,
         bytes_in=model.life.pixels == "uint8",
         temperature=model.temperature,
