@@ -12,8 +12,9 @@ import torch
 import afaf
 from afaf.errors import ConfigError
 from afaf.evaluation.activations import first_task_activations
-from afaf.evaluation.router import ENOUGH, WEIGHTS, Router, add_images, choose_weight
+from afaf.evaluation.router import ENOUGH, WEIGHTS, Router, add_images, choose_weight, judged, log_likelihoods
 from afaf.evaluation.self_labels import MIRRORED, ROTATIONS, class_logits
+from afaf.methods.base import Predictor
 from afaf.network.net import Network
 from afaf.network.zoo import describe
 from afaf.runs.job import Job
@@ -62,18 +63,28 @@ def test_a_class_answers_with_the_mean_over_rotations_of_its_matching_rows() -> 
 def test_mirror_images_are_answered_alike_by_classes_that_were_mirrored_in_training() -> None:
     tasks = list(stream())
     tasks[1] = replace(tasks[1], preparation=replace(tasks[1].preparation, augment="crop-flip"))
-    settings = {**QUICK, "parts.rotations": True, "parts.mirror": True}
+    settings = {**QUICK, **ON, "parts.mirror": True}
     results = afaf.run(Stream("mirrored", tasks), "spacenet", device="cpu", settings=settings)
     assert results.model is not None
     learner, x = results.model.learner, torch.randn(3, 1, 8, 8)
-    answer, mirrored = (class_logits(learner.network, learner)(images) for images in (x, x.flip(3)))
     own = list(tasks[1].classes)
     others = [c for c in range(5) if c not in own]
-    assert torch.allclose(answer[:, own], mirrored[:, own], atol=1e-6)
-    del learner.memory[MIRRORED]
-    alone = class_logits(learner.network, learner)(x)
-    assert torch.equal(answer[:, others], alone[:, others])
-    assert not torch.allclose(answer[:, own], alone[:, own], atol=1e-4)
+
+    def logits() -> Predictor:
+        return class_logits(learner.network, learner)
+
+    def with_router() -> Predictor:
+        return Router(settings["parts.filters"], settings["parts.patch"]).predictor(learner, logits())
+
+    kept = learner.memory[MIRRORED]
+    for predictor in (logits, with_router):
+        learner.memory[MIRRORED] = kept
+        answer, mirrored = (predictor()(images) for images in (x, x.flip(3)))
+        assert torch.allclose(answer[:, own], mirrored[:, own], atol=1e-5)
+        del learner.memory[MIRRORED]
+        alone = predictor()(x)
+        assert torch.equal(answer[:, others], alone[:, others])
+        assert not torch.allclose(answer[:, own], alone[:, own], atol=1e-4)
 
 
 def test_under_strict_isolation_old_answers_of_afaf_plus_stay() -> None:
@@ -132,7 +143,7 @@ def _chosen(*worse: float, images: int) -> float:
     draws = torch.randn(images, len(WEIGHTS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     means = torch.tensor([-9.0, -9.0, -1.0, *(-1.0 - w for w in worse), *[-9.0] * (len(WEIGHTS) - 3 - len(worse))])
     each = means + (draws - draws.mean(0)) / draws.std(0)
-    return choose_weight(each.mean(0)[:, None], torch.cov(each.T) / images)
+    return choose_weight(each.mean(0), torch.cov(each.T) / images)
 
 
 def test_few_images_choose_the_largest_weight_that_they_cannot_tell_from_the_best() -> None:
@@ -143,10 +154,31 @@ def test_few_images_choose_the_largest_weight_that_they_cannot_tell_from_the_bes
 
 
 def test_equal_weights_of_few_images_are_told_apart_by_nothing() -> None:
-    equal, some = torch.full((len(WEIGHTS), 1), -1.0), torch.ones(len(WEIGHTS), len(WEIGHTS))
+    equal, some = torch.full((len(WEIGHTS),), -1.0), torch.ones(len(WEIGHTS), len(WEIGHTS))
     assert choose_weight(equal, some) == WEIGHTS[-1]
     assert choose_weight(equal, 0 * some) == WEIGHTS[0], "many images are taken as they are"
     assert choose_weight(0 * equal, some) > 0, "before there is anything to choose by"
+
+
+def test_the_scale_of_scores_has_no_say_in_their_likelihood() -> None:
+    """Or a weight would be favoured whose scores happen to fit one of the temperatures."""
+    scores, labels = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 6
+    scores[torch.arange(200), labels] += 1
+    found = [float(log_likelihoods(2.0 ** (k / 7) * scores, labels).mean()) for k in range(-7, 8)]
+    assert max(found) - min(found) < 1e-3
+
+
+def test_a_few_right_answers_are_no_certainty() -> None:
+    few, many = (float(log_likelihoods(50 * torch.eye(5).repeat(n, 1), torch.arange(5).repeat(n)).mean()) for n in (1, 100))
+    assert few < 10 * many < 0
+
+
+def test_likelihoods_by_temperature_of_an_earlier_version_are_read() -> None:
+    likelihood = torch.full((len(WEIGHTS), 9), -5.0)
+    likelihood[4, 6] = -1.0
+    covariance = torch.ones(9 * len(WEIGHTS), 9 * len(WEIGHTS))
+    assert choose_weight(*judged({"router/likelihood": likelihood, "router/covariance": covariance})) == WEIGHTS[4]
+    assert choose_weight(*judged({})) > 0
 
 
 def test_likelihoods_of_many_images_are_taken_as_they_are() -> None:
@@ -240,17 +272,6 @@ def test_a_network_of_another_name_is_as_wide_as_everything_kept_allows(stream_n
     assert costs_of(job).model_bytes <= budget
     wider = {**job.settings, "network.width": width + len(outline)}
     assert costs_of(replace(job, settings=wider)).model_bytes > budget
-
-
-@pytest.mark.parametrize(("stream_name", "network", "expected"), [("sim-cifar100", "resnet18", True), ("sim-cifar100", None, False)])
-def test_activations_serve_other_networks_than_the_streams_own_if_the_first_task_is_large(
-    stream_name: str, network: str | None, expected: bool
-) -> None:
-    job = Job(stream_name, "afaf-plus", settings={"network.name": network} if network else {})
-    outline = job.outline()
-    few = replace(outline, train_counts=(outline.train_counts[0] // 2, *outline.train_counts[1:]))
-    found = [set_up(one, job.method_class, *job.tables).config.parts.activations for one in (outline, few)]
-    assert found == [expected, False]
 
 
 def test_under_strict_isolation_no_copies_of_biases_and_norms_are_kept() -> None:

@@ -5,15 +5,23 @@ Isolated sub-networks share nothing, so that all of them together are far less w
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from afaf.methods.base import Predictor
+from afaf.methods.base import Method, Predictor
 from afaf.network.forward import forward
 from afaf.network.subnetwork import multiplications, neurons_that_answer, part_of
 from afaf.training.learner import Learner
 
 WORTH = 0.5  # of the whole network's multiplications: with more, one pass through the whole network is simpler
+
+
+def predictor_of(method: Method[Any], learner: Learner) -> Predictor:
+    """The method's function from images to logits; the network's own is computed task by task where that is less work."""
+    predict = method.predictor(learner)
+    return predictor_by_task(learner) if predict is learner.network else predict
 
 
 @torch.no_grad()

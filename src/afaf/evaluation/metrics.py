@@ -67,7 +67,7 @@ def is_guessing(accuracy: float, classes: int) -> bool:
 
 
 def only_guesses(accuracies: Sequence[float | None], classes_per_task: Sequence[int]) -> bool:
-    """Whether no task is answered better than by guessing, although the task is known."""
+    """Whether no task-IL accuracy is better than guessing."""
     measured = [(value, classes) for value, classes in zip(accuracies, classes_per_task, strict=False) if value is not None]
     return bool(measured) and all(is_guessing(value, classes) for value, classes in measured)
 

@@ -61,7 +61,7 @@ def score_task(
         with_task = unmasked if predict_task is None else _task_il(predict_task(x), own, settings)
         answer = logits.argmax(1) if settings.class_il_over == "all" else among[logits[:, among].argmax(1)]
         answers.append(torch.stack([answer, with_task, unmasked]))
-    answer, with_task, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # a GPU is waited for once
+    answer, with_task, unmasked = torch.cat(answers, dim=1).cpu().numpy()  # waits for the GPU only once
     labels = data.labels.cpu().numpy()
     rights = (answer == labels, with_task == labels, unmasked == labels, np.isin(answer, classes))
     class_il, task_il, task_il_unmasked, task_id = (100 * int(right.sum()) / len(data) for right in rights)

@@ -1,12 +1,13 @@
 """A closed-form head beside the network, which helps to tell tasks apart.
 
-Ridge regression on patches (`heads/patches.py`), and if asked on the activations of the first task's neurons (`activations.py`), sees all
-classes so far together, through sums over images, and tells tasks apart well; the network tells the classes of a task apart well. A class
-scores  logit / (spread of the logits) + weight x ridge.  The weight is chosen from images that each task held out from its own training
-data: the one that makes their labels most likely among all classes known when the task was learned, with the best of a few softmax
-temperatures; the first task, which has no other to be told from, does not count. A few images say little of a weight, and one that is too
-low costs more than one that is too high: of weights that they cannot tell from the best, within two standard errors, the largest is taken.
-Only mean log-likelihoods and their covariance are kept, no image.
+A ridge regression on patches (`heads/patches.py`), and optionally on the activations of the first task's neurons (`activations.py`), is
+computed from sums over the images of all classes so far. So it separates tasks well; the network separates the classes of a task well. The
+score of a class is  logit / (spread of the logits) + weight x ridge.
+
+Each task holds out some of its training images to choose the weight that makes their labels most likely, each weight with its best softmax
+temperature, among all classes known when the task was learned. The first task does not count, because there is no other task yet. A few
+images cannot separate similar weights, and too low a weight costs more than too high a one: of all weights within two standard errors of
+the best, the largest is taken. Only mean log-likelihoods and their covariance are kept, no image.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from afaf.evaluation.activations import first_task_activations
+from afaf.evaluation.self_labels import over_mirror
 from afaf.heads import ridge
+from afaf.heads.calibration import minimum
 from afaf.heads.patches import feature_count, patch_features, whitened_filters
 from afaf.heads.sums import Sums, packed_bytes
 from afaf.randomness import generator
@@ -29,32 +32,33 @@ from afaf.training.task_data import TaskData
 
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
-FACTORS = tuple(2.0**k for k in range(-3, 6))
-SCORES = len(WEIGHTS) * len(FACTORS)
 START = 2.0  # the weight before the second task
-ENOUGH = 40  # held-out images of a task; the likelihoods of so many are taken as they are
+ENOUGH = 40  # held-out images of a task from which the likeliest weight is taken as it is
 Features = Callable[[Tensor], Tensor]
 
 
-def _log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
-    """(images, factors): the labels' log-likelihoods with each softmax temperature, on the host."""
-    each = [F.log_softmax(factor * scores.double(), 1).gather(1, labels[:, None])[:, 0] for factor in FACTORS]
-    return torch.stack(each, 1).cpu()
+def log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
+    """(images): the labels' log-likelihoods with the softmax temperature that makes them likeliest, on the host.
+
+    One more image, of any class, is assumed: if a few images are all answered correctly, this does not prove that every image is.
+    """
+    scores, labels, doubt = scores.double().cpu(), labels.cpu(), 1 / (len(labels) + 1)
+    temperature = minimum(lambda log_t: float(F.cross_entropy(scores / 10**log_t, labels, label_smoothing=doubt)))
+    return -F.cross_entropy(scores / temperature, labels, label_smoothing=doubt, reduction="none")
 
 
 def choose_weight(likelihood: Tensor, covariance: Tensor) -> float:
     """The largest weight whose likelihood is at most two standard errors below the best.
 
-    `likelihood` is (weights, factors), `covariance[i, j]` the covariance of the i-th and j-th of them: 0 where all images are taken as they
-    are, and then the best is meant, of equal ones the smallest.
+    `covariance[i, j]` is the covariance of the likelihoods of the i-th and the j-th weight. It is 0 if all tasks held out enough images:
+    then the best weight is taken, of equal ones the smallest.
     """
     if not bool(likelihood.any()):
         return START
-    best, factors = int(likelihood.argmax()), likelihood.shape[1]
-    each = torch.arange(len(likelihood)) * factors + likelihood.argmax(1)  # the best factor of each weight
-    behind = likelihood.flatten()[best] - likelihood.flatten()[each]
-    error = (covariance[best, best] + covariance[each, each] - 2 * covariance[best, each]).clamp(min=0).sqrt()
-    able = behind <= 2 * error if bool(covariance.any()) else torch.arange(len(likelihood)) == best // factors
+    best = int(likelihood.argmax())
+    behind, variance = likelihood[best] - likelihood, covariance.diagonal()
+    error = (variance[best] + variance - 2 * covariance[best]).clamp(min=0).sqrt()
+    able = behind <= 2 * error if bool(covariance.any()) else torch.arange(len(likelihood)) == best
     return WEIGHTS[int(torch.nonzero(able).max())]
 
 
@@ -93,7 +97,7 @@ class Router:
             return predict
         head_of = self._head(learner)
         spread = learner.memory[f"{MEMORY}/spread"].mean().item()
-        weight = choose_weight(*_judged(learner.memory))
+        weight = choose_weight(*judged(learner.memory))
 
         def answer(x: Tensor) -> Tensor:
             logits, head = predict(x), head_of(x)
@@ -106,7 +110,7 @@ class Router:
         """A function from images to the head's scores of all classes so far."""
         features, memory = self._features(learner), learner.memory
         weights, bias = memory[f"weights/{HEAD}"], memory[f"biases/{HEAD}"]
-        return lambda x: F.linear(features(x), weights, bias)
+        return over_mirror(lambda x: F.linear(features(x), weights, bias), learner)
 
     @torch.no_grad()
     def _judge(self, learner: Learner, held_out: TaskData, predict: Callable[[Tensor], Tensor]) -> None:
@@ -118,13 +122,13 @@ class Router:
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
         values = logits[:, own].double().cpu()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
-        likelihood, covariance = _judged(memory)
+        likelihood, covariance = judged(memory)
         spreads = memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
         memory[f"{MEMORY}/spread"] = torch.cat([spreads, spread])
         scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         if learner.tasks_learned > 1:
-            each = torch.stack([_log_likelihoods(scaled + weight * head, labels) for weight in WEIGHTS], 1).flatten(1)
-            likelihood = likelihood + each.mean(0).view_as(likelihood)
+            each = torch.stack([log_likelihoods(scaled + weight * head, labels) for weight in WEIGHTS], 1)
+            likelihood = likelihood + each.mean(0)
             covariance = covariance + _covariance(each) if len(each) < ENOUGH else covariance
         memory[f"{MEMORY}/likelihood"], memory[f"{MEMORY}/covariance"] = likelihood, covariance
 
@@ -146,7 +150,7 @@ class Router:
         return self.filters * channels * self.patch**2 + (feature_count(self.filters) + activations) * classes
 
     def kept_bytes(self, classes: int, tasks: int, activations: int = 0) -> int:
-        return packed_bytes(feature_count(self.filters) + activations, classes) // 2 + 8 * (tasks + SCORES + SCORES**2)
+        return packed_bytes(feature_count(self.filters) + activations, classes) // 2 + 8 * (tasks + len(WEIGHTS) + len(WEIGHTS) ** 2)
 
     def flops(self, shape: tuple[int, ...], classes: int, activations: int = 0) -> int:
         """Of one answer."""
@@ -168,10 +172,12 @@ def add_images(sums: Sums | None, features: Features, data: TaskData) -> Sums:
     return sums
 
 
-def _judged(memory: Named) -> tuple[Tensor, Tensor]:
-    """Mean likelihoods of the held-out images so far, and their covariance, on the host; a model of an earlier version has none."""
-    empty = {"likelihood": torch.zeros(len(WEIGHTS), len(FACTORS)), "covariance": torch.zeros(SCORES, SCORES)}
+def judged(memory: Named) -> tuple[Tensor, Tensor]:
+    """Mean likelihoods of the held-out images so far, and their covariance, on the host; zeros if there are none yet."""
+    empty = {"likelihood": torch.zeros(len(WEIGHTS)), "covariance": torch.zeros(len(WEIGHTS), len(WEIGHTS))}
     likelihood, covariance = (memory.get(f"{MEMORY}/{name}", zeros).cpu().double() for name, zeros in empty.items())
+    if likelihood.dim() > 1:  # by weight and temperature, as earlier versions stored them
+        return likelihood.max(1).values, empty["covariance"].double()
     return likelihood, covariance
 
 

@@ -21,14 +21,19 @@ MIRRORED = "mirrored"  # in a learner's memory: 1 for classes that are answered 
 
 def class_logits(predict: Predictor, learner: Learner) -> Predictor:
     """A function from images to logits of classes, given one to logits of output rows."""
-    answer, mirrored = _over_rotations(predict, learner.outputs_per_class), learner.memory.get(MIRRORED)
+    return over_mirror(_over_rotations(predict, learner.outputs_per_class), learner)
+
+
+def over_mirror(answer: Predictor, learner: Learner) -> Predictor:
+    """The answer for classes, or for those so far: of mirrored ones the mean over an image and its mirror image."""
+    mirrored = learner.memory.get(MIRRORED)
     if mirrored is None:
         return answer
     half = mirrored / 2
 
     def of_both(x: Tensor) -> Tensor:
         straight = answer(x)
-        return straight + half.to(straight) * (answer(x.flip(3)) - straight)
+        return straight + half[: straight.shape[1]].to(straight) * (answer(x.flip(3)) - straight)
 
     return of_both
 

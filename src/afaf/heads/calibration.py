@@ -60,7 +60,7 @@ class Unseen:
         weights, bias, k = head.weights[answered], head.bias[answered], int(answered.sum())
         logits = (self.means[answered] @ weights.T + bias)[:, None] + (self._draws(k, freedom) @ weights.T)[None]
         target = torch.arange(k).repeat_interleave(logits.shape[1])
-        return _minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
+        return minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
 
     def answered(self, head: Linear) -> Tensor:
         """(k, k): the share of unseen images of a class that the head, which has not learned them, answers with each class."""
@@ -127,7 +127,7 @@ class Distance:
         return whitened
 
 
-def _minimum(loss: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:
+def minimum(loss: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:
     """10 to the power at which a function of one minimum is least, by golden-section search."""
     golden = (5**0.5 - 1) / 2
     a, b = high - golden * (high - low), low + golden * (high - low)

@@ -1,7 +1,7 @@
 """A model that keeps learning: each call brings new classes as one more task into the same network of fixed size.
 
-What `AFAFClassifier` and `afaf learn` have in common. Nothing of a task is kept but its sub-network: no image, and no statistics of images
-unless `parts.router` is on, which keeps sums. A call works on a copy, so that one that fails leaves the model as it was.
+Used by `AFAFClassifier` and `afaf learn`. Of a task only its sub-network is kept: no images, and no statistics of images unless
+`parts.router` is on, which keeps sums. A call works on a copy, so a call that fails leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from afaf.encoders.encoder import Encoder
 from afaf.errors import CapacityError, DataError
+from afaf.evaluation.by_task import predictor_of
 from afaf.evaluation.metrics import hardly_learned
 from afaf.lifelong.base import LearnedModel, encoded_inputs
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
@@ -73,7 +74,7 @@ class Lifelong(LearnedModel):
 
     @classmethod
     def load(cls, path: Any, device: torch.device | str = "cpu") -> Lifelong:
-        """A model file, also one that a run wrote: that can be used, but learns no more."""
+        """Load a model file. One that a run wrote can be used, but learns no more."""
         return cls._of(Model.load(path, device), str(path))
 
     @classmethod
@@ -97,7 +98,7 @@ class Lifelong(LearnedModel):
         return replace(self.model, life=asdict(replace(self.life, encoder=self.identity))) if self.learns else self.model
 
     def problems(self) -> list[str]:
-        """Promises of the ledger that are broken."""
+        """Broken invariants of the ledger."""
         return broken_invariants(self.learner)
 
     def copy(self, device: torch.device | None = None) -> Lifelong:
@@ -106,7 +107,7 @@ class Lifelong(LearnedModel):
         copied._encoder = self._encoder
         return copied
 
-    # What it is.
+    # Properties.
 
     @property
     def learner(self) -> Learner:
@@ -136,21 +137,21 @@ class Lifelong(LearnedModel):
 
     @property
     def parts(self) -> Parts:
-        """What changes the tasks that the method sees, and the answers made of its logits."""
+        """The parts that change the tasks that the method sees and the answers from its logits."""
         network = self.learner.network
         return Parts(self.config.parts, self.learner.seed, network.device, network.dtype)
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by: the tasks' own temperatures, averaged by their held-out images."""
+        """The divisor of the logits: the mean of the tasks' temperatures, weighted by their held-out images."""
         fitted = [(note.temperature, note.held_out) for note in self.life.tasks if note.temperature is not None]
         return sum(value * count for value, count in fitted) / sum(count for _, count in fitted) if fitted else 1.0
 
-    # What it was made with.
+    # Settings it was begun with.
 
     @property
     def made_with(self) -> LifelongSettings:
-        """What was decided when it was begun, with nothing left open: a model begun with these settings is made in the same way."""
+        """The complete settings that it was begun with: a model begun with them is made in the same way."""
         life = self.life
         same = {name: getattr(life, name) for name in ("max_tasks", "max_classes", "epochs", "balance", "negatives", "validation")}
         kept = LifelongSettings(method=self.model.method, augment=self.preparation.augment, seed=self.learner.seed, **same)
@@ -163,14 +164,14 @@ class Lifelong(LearnedModel):
         return spelled_out(outline, replace(settings, epochs=epochs_of_every_task(outline, settings, config)), config)
 
     def was_begun_with(self, name: str, value: Any) -> bool:
-        """Whether this one of `LifelongSettings`, had it been given when the model was begun, would have changed nothing."""
+        """Whether the model would be the same if it had been begun with this value of a `LifelongSettings` field."""
         made = self.made_with
         if name == "settings":
             value = {**(made.settings or {}), **flat(parse_set(value))}
         return self.decided(replace(made, **{name: value})) == self.decided(made)
 
     def _outline_for(self, settings: LifelongSettings) -> Outline:
-        """What could be expected when it was begun, from its first task."""
+        """The tasks expected when it was begun, from its first task."""
         first = self.life.tasks[0]
         return expected_outline(self.spec.input_shape, len(self.life.labels[0]), first.images + first.held_out, settings)
 
@@ -180,7 +181,7 @@ class Lifelong(LearnedModel):
     def begin(
         cls, images: NDArray[Any], labels: Sequence[Label], settings: LifelongSettings, device: torch.device, encoder: Encoder | None = None
     ) -> Lifelong:
-        """A model that knows nothing yet, made for images such as these, or such inputs of an encoder; `learn` is what comes next."""
+        """A new model without classes, for images, or features of an encoder, such as these; call `learn` next."""
         preparation = Preparation.measured(images, settings.augment)
         outline, setup = plan_life(input_shape(images, preparation), len(set(labels)), len(images), settings)
         per_class = setup.config.parts.outputs_per_class
@@ -206,13 +207,13 @@ class Lifelong(LearnedModel):
         progress: Progress | None = None,
         device: torch.device | None = None,
     ) -> Lifelong:
-        """The model that also knows these classes; this one stays as it is. `images` are (n, h, w, c) or (n, features)."""
+        """Return a model that also knows these classes; this one stays as it is. `images` are (n, h, w, c) or (n, features)."""
         self.check_new(labels)
         images = self._as_learned(images)
         return self.copy(device)._learn(images, labels, progress or Progress())
 
     def check_new(self, labels: Iterable[Label]) -> None:
-        """Classes that the model knows already, or has no place for, are refused."""
+        """Refuse classes that the model already knows or has no room for."""
         new, known = set(labels), self.life.known
         if not self.learns:
             raise DataError(
@@ -254,7 +255,7 @@ class Lifelong(LearnedModel):
             raise DataError(f"images of shape {found} for a model of {expected} (channels, height, width): they must be alike")
 
     def _as_learned(self, images: NDArray[Any]) -> NDArray[Any]:
-        """A number means the same whatever its type: of a model learned from bytes, 255 is 1 in any array."""
+        """Scale pixels alike for every dtype: if the model learned from bytes, 255 means 1 in any array."""
         images = images if self.identity is None else encoded_inputs(self.encoder, images)
         self._check_shape(images)
         if (images.dtype == np.uint8) == (self.life.pixels == "uint8"):
@@ -310,7 +311,7 @@ class Lifelong(LearnedModel):
         return self
 
     def _loss(self, plan: LearningPlan, train: Split, with_negatives: bool) -> BalancedCrossEntropy | None:
-        """The method's own cross-entropy, unless classes are to be balanced or told from what is none of them."""
+        """A weighted cross-entropy if classes are balanced or negatives are used; None: the method's own loss."""
         k = self.learner.outputs_per_class
         by_class = class_weights(train.labels) if self.life.balance else {}
         weights = {k * c + v: weight for c, weight in by_class.items() for v in range(k)}
@@ -338,8 +339,11 @@ class Lifelong(LearnedModel):
 
     @torch.no_grad()
     def _logits(self, images: NDArray[Any]) -> Tensor:
-        """Logits of all classes, on the host. Batches are filled up to a multiple of 8: products of few rows are rounded otherwise."""
-        network, predict = self.learner.network, self.parts.predictor(self.learner, self.method.predictor(self.learner))
+        """Logits of all classes, on the host. Batches are padded to a multiple of 8: products of few rows round differently."""
+        network, logits_of = self.learner.network, self.method.predictor(self.learner)
+        if self.parts.any:  # several views of an image: worth computing isolated tasks one by one
+            logits_of = predictor_of(self.method, self.learner)
+        predict = self.parts.predictor(self.learner, logits_of)
         data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
         batches = ((len(x), torch.cat([x, x[-1:].expand(-len(x) % 8, *x.shape[1:])])) for x in data.batches(PREDICT_BATCH))
         return torch.cat([predict(x)[:n].cpu() for n, x in batches])
@@ -352,14 +356,14 @@ class Lifelong(LearnedModel):
     # Changes that need no images.
 
     def rename(self, old: Label, new: Label) -> None:
-        """Another label for a class; what the model has learned stays."""
+        """Give a class another label; what the model has learned stays."""
         task, place = self.life.rename(old, new)
         self.model.class_names[task][place] = str(new)
 
     def remove(self, label: Label) -> bool:
-        """Forget a class: its output weights are gone, and it is no answer any more.
+        """Remove a class: its output weights are deleted, and it is no longer predicted.
 
-        The last class of a task gives the task's place in the last hidden layer back: then True. The first task keeps its place if the
+        Removing a task's last class frees the task's place in the last hidden layer and returns True. The first task keeps its place if the
         router reads its neurons (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
@@ -376,7 +380,7 @@ class Lifelong(LearnedModel):
         return freed
 
     def _give_back(self, task: int) -> None:
-        """A task without classes: its neurons of the last hidden layer lead nowhere, so they are free again."""
+        """Free the neurons of the last hidden layer of a task without classes: no output uses them."""
         learner, last_hidden = self.learner, self.spec.last_hidden
         fixed = learner.ledger.fixed(last_hidden)
         own = fixed == task
@@ -386,8 +390,8 @@ class Lifelong(LearnedModel):
         fixed[own] = 0
 
     def room(self, n_classes: int | None = None) -> int:
-        """How many more tasks of so many classes (as many as the last one brought) are certain of neurons and pairs."""
-        if not self._has_subnetworks:  # nothing is used up
+        """How many more tasks of `n_classes` (None: as many as in the last task) are certain to get neurons and pairs."""
+        if not self._has_subnetworks:  # tasks use up no neurons
             return max(0, self.life.max_tasks - len(self.life.labels))
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
         return self.method.room(self.learner, len(self.life.labels) + 1, n_classes)

@@ -78,8 +78,13 @@ class PartsSettings:
 
         `neurons` are those of the first task's sub-network, by group.
         """
-        views = self.outputs_per_class * (2 if self.mirror else 1)
-        inference, params, kept, small = costs.inference_flops * views, costs.params, dict(costs.kept), costs.small_bytes
+        mirror = 2 if self.mirror else 1
+        inference, params, kept, small = (
+            costs.inference_flops * self.outputs_per_class * mirror,
+            costs.params,
+            dict(costs.kept),
+            costs.small_bytes,
+        )
         if self.mirror:
             kept["mirrored classes"] = 4 * outline.n_classes
         if self.router == "ridge":
@@ -88,8 +93,8 @@ class PartsSettings:
             params += router.params(spec.input_shape[0], n, activations)
             small += 4 * (self.filters + n)  # biases
             kept["router: Gram matrix and sums"] = router.kept_bytes(n, len(outline), activations)
-            inference += router.flops(spec.input_shape, n, activations)
-            inference += activation_flops(spec, neurons) if self.activations else 0
+            inference += mirror * router.flops(spec.input_shape, n, activations)
+            inference += mirror * activation_flops(spec, neurons) if self.activations else 0
         return replace(
             costs,
             params=params,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from afaf.errors import ConfigError, StoppedError
-from afaf.evaluation.by_task import predictor_by_task
+from afaf.evaluation.by_task import predictor_of
 from afaf.evaluation.metrics import hardly_learned, has_collapsed
 from afaf.evaluation.predict import TaskScore, score_task
 from afaf.methods import place_of
@@ -52,8 +52,8 @@ SAMPLED = 64  # images of each part of a task that earlier versions digested
 def run(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | None = None, stream: Stream | None = None) -> Results:
     """Carry out a job from its first task, or from `job.start`.
 
-    With a folder the run leaves its configuration, log, checkpoints, results and model there. Once `stop` is asked, the run finishes its
-    epoch, is saved and raises StoppedError. `stream` is the job's stream, if it is open already.
+    With a folder, the run writes its configuration, log, checkpoints, results and model there. Once `stop` is asked, the run finishes
+    its epoch, is saved and raises StoppedError. `stream` is the job's stream, if it is already open.
     """
     job.check()
     device = find_device(job.device)
@@ -95,7 +95,7 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
 
 
 def data_digest(stream: Stream, *, sampled: bool = False) -> str:
-    """A checksum of all labels and images; `sampled`, as earlier versions wrote it, of some of the images."""
+    """A checksum of all labels and images; with `sampled`, of only some of the images, as in earlier versions."""
     digest = hashlib.blake2b(digest_size=16)
     for task in stream:
         for split in (task.train, task.test):
@@ -124,7 +124,7 @@ class Run:
         stop: StopToken | None = None,
     ):
         self.job, self.stream, self.setup, self.device = job, stream, setup, find_device(job.device)
-        self.commit = commit()  # now: hours later the checkout may be another
+        self.commit = commit()  # now: the checkout may change during the run
         self.method, self.config = setup.method, setup.config
         self.folder, self.emit, self.stop = folder, on_event, stop or StopToken()
         self.task_groups = self.method.task_groups(len(stream))
@@ -195,13 +195,13 @@ class Run:
         context = TaskContext(numbers[-1], prepared.rows, prepared.data, held_out, self._warn)
         train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position, self.parts.adjust)
         if self.parts.any:
-            self.parts.finish(prepared, self.learner, self._predictor())
+            self.parts.finish(prepared, self.learner, predictor_of(self.method, self.learner))
         self.progress.seconds_learning += time.perf_counter() - self._learning
 
     def _evaluate(self, numbers: tuple[int, ...]) -> None:
         """Fill the rows of R after this task; score the next task, too, for forward transfer."""
         last, progress = numbers[-1], self.progress
-        general = self._predictor()
+        general = predictor_of(self.method, self.learner)
         scores = [self._score(self.stream[i], general) for i in range(last)]
         progress.R[last - 1] = [score.class_il for score in scores]
         progress.R_task_il[last - 1] = [score.task_il for score in scores]
@@ -254,11 +254,6 @@ class Run:
             words += f"; everything up to here is saved. Continue with: {resume_command(self.folder.path)}"
         raise StoppedError(words, self.stop.exit_code)
 
-    def _predictor(self) -> Predictor:
-        """From images to logits of output rows, the task unknown."""
-        predict = self.method.predictor(self.learner)
-        return predictor_by_task(self.learner) if predict is self.learner.network else predict
-
     def _score(self, task: Task, general: Predictor) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
         unknown, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
@@ -270,7 +265,7 @@ class Run:
         return TaskData(parts, self.device, self.learner.network.dtype)
 
     def _warn_if_guessing(self, numbers: tuple[int, ...]) -> None:
-        """Warn once if the network has collapsed; before that, of each task that was hardly learned."""
+        """Warn once if the network has collapsed; until then, warn of each task that was hardly learned."""
         task, last, R, sizes = numbers[-1], self.progress.last_epoch, self.progress.R_task_il, self.stream.outline.classes_per_task
         classes = len(self.learner.classes_of[task])
         if has_collapsed(R[: task - 1], sizes):
