@@ -72,8 +72,7 @@ def run(
             Linear layer of a module becomes the output; with {"network.weights": "module"} the other layers begin with its weights.
         resume: Continue the run in `out` if there is one, instead of refusing. A finished run returns its results.
         on_event: Called with each event of the run (`afaf.extend` has their types).
-        stop: Once `stop.ask()` was called, by another thread or a signal handler, the run finishes its epoch, saves, and raises
-            StoppedError.
+        stop: After `stop.ask()`, called by another thread or a signal handler, the run finishes its epoch, saves, and raises StoppedError.
     """
     job = Job(stream, method, seed, settings, config, device, data, out, resume, network=network)
     return resuming.run_or_resume(job, on_event=on_event, stop=stop)
@@ -115,8 +114,8 @@ def tune(
 ) -> Tuned:
     """Choose the trade-off of a method on the first `tasks` tasks of a stream, task by task.
 
-    Use all `settings` of the result together, with the settings given here: they are the run that was tuned. With `out`, a folder, the
-    trials are kept there, and the same call again goes on with them.
+    Use all `settings` of the result together with the settings given here: that is the run that was tuned. Trials are kept in the
+    folder `out`, if given; the same call continues with them.
     """
     search = Search(start, decay, searches, tolerance, tasks, list(learning_rates))
     with tempfile.TemporaryDirectory() as temporary:

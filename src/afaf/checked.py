@@ -1,8 +1,8 @@
 """Plain data (JSON, TOML, keyword arguments) as typed dataclasses. Settings, experiments, results and explanations are all checked here.
 
-Types, choices (`Literal`) and bounds (`Annotated`, see `afaf.bounds`) stand in the annotations. The error names the field, the expected and
-the given value, and the nearest name for an unknown key. This is a module of our own because the packages for it (pydantic, msgspec) do
-not give these messages, and add a dependency for little.
+Types, choices (`Literal`) and bounds (`Annotated`, see `afaf.bounds`) are stated in the annotations. An error names the field, the
+expected and the given value, and the nearest name for an unknown key. pydantic and msgspec do not give these messages and would add a
+dependency for little.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotEmpty:
 
 @dataclasses.dataclass(frozen=True)
 class Shorthand:
-    """In `Annotated`: a value that is no table stands for a table with this one key."""
+    """In `Annotated`: a value that is not a table stands for a table with this one key."""
 
     key: str
 
@@ -120,7 +120,7 @@ def _list(kind: Any, argument: Any) -> Check:
             hint = f" of tables, each headed [[{where}]]" if isinstance(value, Mapping) else ""
             raise _mismatch(where, f"a list{hint}", value)
         if types_of_items.issuperset(map(type, value)) and all(one is None or bounds.holds(one) for one in value):
-            return kind(value)  # long lists of numbers, quickly
+            return kind(value)  # a fast path for long lists of numbers
         return kind([item(entry, f"{where}[{i}]") for i, entry in enumerate(value)])
 
     return check

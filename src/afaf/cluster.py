@@ -1,4 +1,4 @@
-"""A Ray cluster: started on this machine, or joined. Ray is imported when a cluster is asked for, not before."""
+"""A Ray cluster, started on this machine or joined; Ray is imported only when a cluster is requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from afaf.errors import AfafError, ConfigError
 ANSWER = 7.0  # seconds within which a cluster must answer
 OBJECT_STORE = 256 << 20  # bytes of a cluster of our own; larger streams are spilled to disk
 TOKEN = " (if it asks for a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its head node)"
-GPU_SHARE = 0.25  # of a GPU for a worker: runs side by side use it better
+GPU_SHARE = 0.25  # of a GPU per worker: concurrent runs use it better
 FIRST_WORKER = 15.0  # seconds without any worker after which a warning is shown
 
 
@@ -34,7 +34,7 @@ def is_cluster(on: str) -> bool:
 
 
 def connect(on: str, jobs_at_once: int | None = None) -> tuple[Any, bool]:
-    """The module `ray`, connected to the cluster that `--on` names; and whether this call connected it and must end that."""
+    """The module `ray`, connected to the cluster that `--on` names, and whether this call connected it, so that it must be disconnected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: it reports no usage
     try:
         import ray
@@ -66,18 +66,18 @@ def has_gpus(ray: Any, device: str) -> bool:
 
 
 def share(gpu: bool) -> dict[str, float]:
-    """What a worker takes of a node: a CPU, or a part of a GPU."""
+    """The resources that a worker takes from a node: a CPU, or a part of a GPU."""
     return {"num_cpus": 0, "num_gpus": GPU_SHARE} if gpu else {"num_cpus": 1}
 
 
 def room(ray: Any, gpu: bool) -> int:
-    """Workers for which the cluster has room now."""
+    """How many workers the cluster has room for now."""
     resources = ray.cluster_resources()
     return max(1, int(resources.get("GPU", 0) / GPU_SHARE if gpu else resources.get("CPU", 0)))
 
 
 def warn_of_no_worker(ray: Any, gpu: bool, workers: int) -> None:
-    """Tell for which resources the driver waits, and which the cluster has."""
+    """Warn which resources the driver is waiting for, and which the cluster has."""
     kind, each = ("GPU", GPU_SHARE) if gpu else ("CPU", 1)
     free, total = (resources.get(kind, 0) for resources in (ray.available_resources(), ray.cluster_resources()))
     unable = "its nodes cannot start one, and Ray's logs there say why"
@@ -102,7 +102,7 @@ def _nothing() -> None: ...
 
 
 def within(seconds: float, problem: str, work: Callable[[], Any]) -> Any:
-    """The result of work in a thread. Raise ConfigError, which begins with `problem`, if it fails or takes longer."""
+    """The result of work in a thread. Raise a ConfigError that begins with `problem` if it fails or takes longer."""
     done: Future[Any] = Future()
 
     def do() -> None:
@@ -123,17 +123,17 @@ def within(seconds: float, problem: str, work: Callable[[], Any]) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address behind which nothing speaks HTTP/2, as Ray does: Ray itself would try for a minute."""
+    """Refuse an address where nothing speaks HTTP/2, as Ray does: Ray itself would keep trying for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"--on ray:{address}: give the address as host:port, for example ray:10.0.0.1:6379")
     try:
         with socket.create_connection((host, int(port)), timeout=ANSWER / 2) as connection:
-            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and an empty SETTINGS frame
             answer = connection.recv(9)
     except OSError as error:
         raise ConfigError(f"--on ray:{address}: nothing answers there ({error}); `ray start --head` starts a cluster") from None
-    if len(answer) < 4 or answer[3] != 4:  # settings
+    if len(answer) < 4 or answer[3] != 4:  # a SETTINGS frame
         raise ConfigError(
             f"--on ray:{address}: what answers there is no Ray cluster; `ray start --head` starts one, and prints its address"
         )
@@ -141,7 +141,7 @@ def _check_reachable(address: str) -> None:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM; a run that is stopped must be saved."""
+    """Keep our SIGTERM handler, which Ray replaces: a stopped run must be saved."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():

@@ -20,9 +20,9 @@ from afaf.checked import WORDS
 @dataclass(frozen=True)
 class Described:
     name: str
-    values: str  # what it may be
-    default: str  # as one would write it after `--set name=`
-    text: str  # empty for a field without a comment, and where there is no source
+    values: str  # the allowed values
+    default: str  # as written after `--set name=`
+    text: str  # empty if the field has no comment or there is no source
 
 
 def described(settings: type[Any]) -> list[Described]:
@@ -32,7 +32,7 @@ def described(settings: type[Any]) -> list[Described]:
 
 
 def in_words(kind: Any) -> str:
-    """What a value of this type may be."""
+    """The allowed values of a type, in words."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         bounds = ", ".join(str(mark) for mark in arguments[1:] if isinstance(mark, Within))
@@ -54,7 +54,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _comments(settings: type[Any]) -> dict[str, str]:
-    """The comment behind each field, which may go on in lines of its own; of the nearest class that has one."""
+    """The comment behind each field, which may continue on further lines, from the nearest class that has one."""
     texts: dict[str, str] = {}
     for kind in reversed(settings.__mro__):
         try:

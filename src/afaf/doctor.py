@@ -54,17 +54,17 @@ class Diagnosis:
             self.sound.append(f"{name}: {sound}")
 
     def read(self, load: Callable[[Path], T], path: Path, sound: str = "") -> T | None:
-        """The contents of a file, which is then `sound`; None, and a line in `wrong`, if it cannot be used."""
+        """The contents of a file, which is then listed as `sound`; if it cannot be used, None and a line in `wrong`."""
         try:
             contents = load(path)
         except AfafError as error:
-            self.wrong.append(str(error).partition("; `afaf doctor")[0])  # the user has called it already
+            self.wrong.append(str(error).partition("; `afaf doctor")[0])  # the user is already running it
             return None
         self.sound += [f"{path.name}: {sound}"] if sound else []
         return contents
 
     def blames(self, name: str) -> bool:
-        """Whether something is wrong with this file of the folder."""
+        """Whether this file of the folder has a problem."""
         return any(line.startswith(f"{name}: ") or str(Path(self.path) / name) in line for line in self.wrong)
 
 
@@ -147,7 +147,7 @@ def _examine_log(path: Path, diagnosis: Diagnosis) -> None:
 
 
 def _examine_checkpoints(path: Path, diagnosis: Diagnosis) -> list[Recorded]:
-    """The good ones, oldest first."""
+    """Check the checkpoints, and return the good ones, oldest first."""
     good = []
     for file in checkpoints_in(path):
         about = diagnosis.read(container.description, file)
@@ -176,7 +176,7 @@ def _examine_model(path: Path, diagnosis: Diagnosis) -> Recorded | None:
 def _examine_results(
     results: Results, about: Table | None, checkpoints: list[Recorded], model: Recorded | None, diagnosis: Diagnosis
 ) -> None:
-    """Results must be those of this folder: of its settings, its newest good checkpoint and its model."""
+    """Check that the results match the folder: its settings, its newest good checkpoint and its model."""
     if about is not None:
         stored = {"method": results.method, "seed": results.seed}
         wrong = [f"its {name} is {value}, not {about.get(name)}" for name, value in stored.items() if value != about.get(name)]
@@ -190,7 +190,7 @@ def _examine_results(
 
 
 def _not_as_recorded(results: Results, name: str, progress: RunProgress) -> list[str]:
-    """Fields that are not what a checkpoint holds. One taken before the end did not know all numbers yet."""
+    """A message for each field that differs from a checkpoint. A checkpoint taken before the end lacks some numbers."""
     finished = bool(progress.R) and progress.R[-1][-1] is not None
     fields = ("R", "R_task_il", "R_task_il_unmasked", "task_id", "before", *(("confusion",) if finished else ()))
     stored = {**vars(results), "R_task_il_unmasked": results.R_task_il_unmasked or results.R_task_il}
@@ -199,7 +199,7 @@ def _not_as_recorded(results: Results, name: str, progress: RunProgress) -> list
 
 
 def _same(stored: Any, held: Any, finished: bool) -> bool:
-    """Whether lists of numbers are the same; in a run that was not finished, None is a number that it did not know yet."""
+    """Whether two lists of numbers are equal; in an unfinished run, None is a number not known yet."""
     if isinstance(stored, list) and isinstance(held, list):
         return len(stored) == len(held) and all(_same(a, b, finished) for a, b in zip(stored, held, strict=True))
     return bool(stored == held) or (held is None and not finished)

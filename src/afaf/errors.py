@@ -31,11 +31,11 @@ class FileError(DataError):
 
 
 class CapacityError(AfafError):
-    """The network has no room for another task of the size asked for."""
+    """The network has no room for another task of the requested size."""
 
 
 class DeviceError(AfafError):
-    """The device asked for is not there."""
+    """The requested device is not available."""
 
 
 class RunError(AfafError):
@@ -57,7 +57,7 @@ class LockedError(RunError):
 
 
 class StoppedError(RunError):
-    """A run was asked to stop, by Ctrl-C or by a signal, and did so at the end of an epoch; all of it is saved."""
+    """A run was stopped by Ctrl-C or a signal, at the end of an epoch; everything is saved."""
 
     def __init__(self, message: str, exit_code: int = 130):
         super().__init__(message)
@@ -77,7 +77,7 @@ class UnfinishedLine(UserWarning):
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """The message for a name that does not exist, with the nearest one that does."""
     valid = sorted(valid)
-    by_last_word = {one.rpartition(".")[2]: one for one in valid}  # the section is the same, and no likeness
+    by_last_word = {one.rpartition(".")[2]: one for one in valid}  # a common section does not make names similar
     near = difflib.get_close_matches(name.rpartition(".")[2][:LONGEST_NAME], by_last_word, n=1, cutoff=NEAR)
     hint = f"did you mean '{by_last_word[near[0]]}'?" if near else "valid ones: " + ", ".join(valid)
     shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."

@@ -11,11 +11,11 @@ from afaf.text import printable_name
 
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _ALLOCATION = re.compile(r"out of memory|not enough memory|can't allocate memory|cannot allocate memory|invalid buffer size", re.IGNORECASE)
-_LIMITS = re.compile(r"integer string conversion|null (byte|character)")  # what Python refuses to read: long numbers, "\0" in paths
+_LIMITS = re.compile(r"integer string conversion|null (byte|character)")  # input that Python refuses: long numbers, "\0" in paths
 
 
 def explained(error: BaseException) -> AfafError | None:
-    """The error as one that says what to do; None where it must be a fault of this program."""
+    """Convert an error to one that says what to do; None if it must be a bug in this program."""
     if isinstance(error, AfafError):
         return error
     if is_out_of_memory(error):
@@ -37,11 +37,11 @@ def explained(error: BaseException) -> AfafError | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, of the host or of a device, could not be allocated; PyTorch says so in a RuntimeError."""
+    """Whether host or device memory could not be allocated; PyTorch reports this as a RuntimeError."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _ALLOCATION.search(str(error)) is not None)
 
 
 def _name(path: object) -> str:
-    """A path in a message, in which a name of thousands of letters is shortened."""
+    """A path for a message; names of thousands of letters are shortened."""
     text = printable_name(path.decode(errors="surrogateescape") if isinstance(path, bytes) else path)
     return text if len(text) <= 400 else f"{text[:150]}...{text[-150:]}"

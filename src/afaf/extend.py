@@ -1,4 +1,4 @@
-"""Everything a method, a stream or a network of one's own is made of, in one place; see docs/extending.md."""
+"""Everything needed to write your own method, stream or network, in one place; see docs/extending.md."""
 
 from afaf.bounds import (
     Count as Count,

@@ -1,6 +1,6 @@
 """Keyed randomness: every draw is a function of (seed, purpose, task, epoch, ...), independent of earlier draws.
 
-So any epoch can be replayed, a new draw does not change others, and engines, devices and resumed runs agree. Two kinds of draw:
+Any epoch can therefore be replayed, a new draw does not change others, and engines, devices and resumed runs agree. Two kinds of draw:
 
 - `generator(...)`: a new CPU generator, for permutations and other draws that need one;
 - `uniform_at(...)`: a number per index (of a weight, an image, an image's neuron), computed from the index alone on any device, so
@@ -65,7 +65,7 @@ def bits_at(key: Key | Tensor, *indices: Tensor) -> Tensor:
     """
     x = mix(mix(indices[0].to(torch.int32) ^ key[0]) ^ key[1])
     for index in indices[1:]:
-        x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor, not a sum: no two rows share a run of numbers
+        x = mix(x ^ index.to(torch.int32) * GOLDEN)  # xor instead of a sum, so that no two rows share a run of numbers
     return x
 
 

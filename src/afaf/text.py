@@ -23,13 +23,13 @@ def printable_name(name: object) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A CSV cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe."""
+    """A CSV cell that spreadsheets do not read as a formula: text that begins like one gets an apostrophe."""
     text = printable(text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def duration(seconds: float) -> str:
-    """In the unit that says it in a short number, such as 95 s, 12 min or 3 h 05 min; only no time at all is 0 s."""
+    """A duration in the unit that keeps it short, such as 95 s, 12 min or 3 h 05 min; only zero is 0 s."""
     whole = round(seconds) or math.ceil(seconds)
     if whole < 120:
         return f"{whole} s"
@@ -39,6 +39,6 @@ def duration(seconds: float) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:  # how Python spells a byte that is not UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # how Python represents a byte that is not UTF-8
         code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -48,13 +48,13 @@ def open_ready(path: Path, device: str, encoder: str | None = None, cache: Path 
 
 
 def encoder_at(source: str, device: str, cache: Path | None, taught_with: Identity | None = None) -> Encoder:
-    """An encoder by name or file, prepared as a model was taught; with a folder in which features are kept, if one is given."""
+    """An encoder by name or file, with the preprocessing that a model was taught with; `cache` is a folder to keep features in."""
     encoder = find_encoder(source, find_device(device), None if taught_with is None else taught_with.preprocessing)
     return encoder if cache is None else CachedEncoder(encoder, cache.expanduser())
 
 
 def read_encoded(encoder: Encoder, files: Files, unreadable: Unreadable) -> tuple[NDArray[Any], list[Path]]:
-    """Image files as a network on features of an encoder takes them, and those that were read."""
+    """A network's inputs, encoder features of image files, and the files that were read."""
     with counted("looking at images", len(files)) as on_batch:
         parts = FileParts(encoder, files, unreadable, SKIP, on_batch)
         found = [inputs(encoded) for _, encoded, _ in parts]
@@ -62,7 +62,7 @@ def read_encoded(encoder: Encoder, files: Files, unreadable: Unreadable) -> tupl
 
 
 def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Answers:
-    """Answers to images, in the order of `life.known`. Whether an image is of no known class, only an encoder can tell."""
+    """Answers to images, in the order of `life.known`. Only a model with an encoder can tell that an image is of no known class."""
     unreadable = if_unreadable(skip_unreadable)
     if isinstance(model, Lifelong):
         if model.identity is not None:
@@ -78,7 +78,7 @@ def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) ->
 
 
 def evaluated(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Evaluation:
-    """How right a model is on labelled files, of which it must know some class."""
+    """Evaluate a model on labelled files; it must know at least one of their classes."""
     labels = {file: str(label) for file, label in files}
     check_some_known(map(str, model.life.known), labels.values())  # before images are read
     read, probabilities, unknown = answers(path, model, files, skip_unreadable)
@@ -95,7 +95,7 @@ def image_size(path: Path, model: Lifelong) -> tuple[int, int]:
 
 @contextmanager
 def counted(words: str, total: int) -> Iterator[OnBatch]:
-    """A bar of images on a terminal, with the time left."""
+    """A progress bar of images on a terminal, with the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal) as progress:
         bar = progress.add_task(words, total=total)

@@ -37,7 +37,7 @@ class OutputError(WriteError):
 
 
 class _Closed(io.TextIOBase):
-    """In the place of a standard stream that was closed before the program began (`>&-`)."""
+    """Replaces a standard stream that was closed before the program began (`>&-`)."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
@@ -93,7 +93,7 @@ def safe_streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """The command's files are written: if the rest cannot be printed, the command does not fail, so that no script repeats it."""
+    """For a command whose files are written: if the rest cannot be printed, it does not fail, so that no script repeats it."""
     try:
         yield
         sys.stdout.flush()
@@ -112,7 +112,7 @@ def say(words: str, console: Console = OUT) -> None:
 
 
 def say_styled(words: str, console: Console = OUT) -> None:
-    """The same with rich's markup."""
+    """As `say`, with rich's markup."""
     console.print(words, soft_wrap=True, highlight=False)
 
 

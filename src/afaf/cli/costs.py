@@ -108,7 +108,7 @@ def which_dense(size: ModelSize) -> str:
 
 
 def side_by_side(stream: str, compared: Sequence[Costs]) -> Table:
-    narrow = (0, 1, 0, 0)  # so that 80 columns hold it
+    narrow = (0, 1, 0, 0)  # to fit 80 columns
     title = f"{stream}: what each method costs"
     table = Table(title=title, caption=CAPTION, box=box.SIMPLE_HEAD, pad_edge=False, padding=narrow, caption_justify="left")
     for heading in HEADINGS:

@@ -71,7 +71,7 @@ def compared(ridge: float, plus: float) -> str:
 
 
 def _filled(words: str) -> str:
-    """Lines as full as they can be."""
+    """Wrap words into full lines."""
     return textwrap.fill(words, WIDTH, break_on_hyphens=False).replace(KEEP, " ")
 
 

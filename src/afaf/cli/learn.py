@@ -38,9 +38,9 @@ from afaf.streams.own import DEFAULT_SIZE, ClassFolders, Unreadable, find_class_
 from afaf.text import duration, printable_name
 from afaf.training.report import EpochReport
 
-LONG = 5  # minutes of a wait that is announced
+LONG = 5  # minutes; longer waits are announced
 EVERY = 10  # seconds between lines where there is no terminal
-FELL = 20  # percent of a class's test images: a fall that is told
+FELL = 20  # percentage points; a larger fall of a class's accuracy is reported
 
 
 def learn_folder(
@@ -58,9 +58,9 @@ def learn_folder(
     as_json: bool,
     on: str = "local",
 ) -> None:
-    """Learn a folder as one more call, by training a network if it `trains`; `given` are the options that only a new model takes.
+    """Learn a folder as one more call, by training a network if `trains`; `given` are the options that only a new model takes.
 
-    What was typed is judged first, in its order: the folder, the model, the options; then what is in the images.
+    The arguments are checked first, in order: the folder, the model, the options; then the images.
     """
     with told_if_interrupted(path) as before:
         prepare: Callable[[], tuple[AnyModel, Callable[[], AnyModel]]]
@@ -87,7 +87,7 @@ def learn_folder(
         make_place(path)
         replace_model(path, model, before)
     with work_is_done():
-        told = model.warnings() if isinstance(model, EncodedModel) else []  # a network's were told while it was trained
+        told = model.warnings() if isinstance(model, EncodedModel) else []  # a network's were shown while it was trained
         told += [] if later is None else worse_classes(earlier, later)
         for words in told:
             warn(words)
@@ -104,7 +104,7 @@ def learn_folder(
 
 
 def worse_classes(earlier: Evaluation | None, later: Evaluation) -> list[str]:
-    """Classes of which no image is right any more, or far fewer than before the call."""
+    """Warnings of classes with no image right after the call, or far fewer than before."""
     was = {} if earlier is None else {row["label"]: row["accuracy"] for row in earlier.classes}
     told = [f"no test image of {', '.join(later.never_right)} is right"] if later.never_right else []
     fell = [
@@ -115,7 +115,7 @@ def worse_classes(earlier: Evaluation | None, later: Evaluation) -> list[str]:
     return told + ([f"since this call fewer test images are right: {', '.join(fell)}"] if fell else [])
 
 
-Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and what it is to learn
+Prepared = tuple[Lifelong, NDArray[Any], list[str]]  # a model, and the images and labels to learn
 
 
 def prepare_network(
@@ -136,7 +136,7 @@ def prepare_network(
 
 
 def go_on(path: Path, model: AnyModel, found: ClassFolders, given: Mapping[str, Any], unreadable: Unreadable) -> Prepared:
-    """A model that is there, and the images for it."""
+    """An existing model, and the images for it."""
     assert isinstance(model, Lifelong)
     refuse_late(path, given, model)
     model.check_new(found.labels)
@@ -157,7 +157,7 @@ def begin(found: ClassFolders, given: Mapping[str, Any], device: str, unreadable
 
 
 def encoded_files(encoder: Encoder, found: ClassFolders, unreadable: Unreadable) -> tuple[NDArray[Any], list[str]]:
-    """What a network on features of an encoder learns from."""
+    """The encoder features and labels that a network learns from."""
     images, read = read_encoded(encoder, found.files, unreadable)
     label_of = dict(found.files)
     return images, [label_of[path] for path in read]
@@ -176,7 +176,7 @@ def refuse_late(path: Path, given: Mapping[str, Any], model: Lifelong) -> None:
 
 
 def show_learned(path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
-    """Say how the task just learned turned out, and what room is left; return that as data."""
+    """Print the result of the task just learned and the room left; return both as data."""
     note, life = model.life.tasks[-1], model.life
     names = [str(label) for label in life.labels[-1]]
     room, used = model.room(), capacity(model)

@@ -1,6 +1,6 @@
 """The commands for a model of one's own images: `afaf learn | predict | evaluate | inspect | classes | forget | merge | export | serve`.
 
-Commands import what they need when they are called: `afaf --help` need not wait for PyTorch.
+Commands import what they need when they are called, so that `afaf --help` does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def forget(
 ) -> None:
     """Take images out of a model with an encoder: it is then the same as one that has never learned them.
 
-    Name only images that it has learned, each once for each time it was learned. afaf keeps no images: it refuses where the model could
-    not be one of any images, but it cannot know whether a few were never learned, and these spoil the model.
+    Name only images that it has learned, each once for each time it was learned. afaf keeps no images: it refuses if the
+    remaining model could not come from any images, but it cannot detect a few that were never learned, and these spoil the model.
     """
     from afaf.cli.photos import forget_photos
 

@@ -40,20 +40,20 @@ class Encoding:
     class_sums: bool | None = None
 
     def head_settings(self, otherwise: HeadSettings) -> HeadSettings:
-        """The head, with what is not said here as in `otherwise`."""
+        """The head, with settings that are not given here from `otherwise`."""
         said: dict[str, Any] = {"name": self.head, "options": self.options or None, "balance": self.balance, "class_sums": self.class_sums}
         return replace(otherwise, **{name: value for name, value in said.items() if value is not None})
 
 
 def read_encoding(config: Path | None, encoder: str | None, method: str | None, class_sums: bool) -> tuple[Encoding, Table]:
-    """The section [encoder] of a TOML file, where options of the command line come first; and the other sections, for a network."""
+    """The section [encoder] of a TOML file, overridden by options of the command line; and the other sections, for a network."""
     rest = {} if config is None else read_toml(config)
     found: Encoding = build(Encoding, rest.pop("encoder", {}), "encoder")
     return replace(found, name=encoder or found.name, head=method or found.head, class_sums=class_sums or found.class_sums), rest
 
 
 def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """The encoder that a call of learn uses, if any, and whether a network is trained. Says in one line which, and how to change that."""
+    """The encoder that a call of learn uses, if any, and whether a network is trained. Prints the choice and how to change it."""
     options = [
         "settings (--set, --config)" if name == "settings" else f"--{name.replace('_', '-')}"
         for name in given
@@ -73,7 +73,7 @@ def encoder_for(path: Path, how: Encoding, given: Mapping[str, Any]) -> tuple[st
 
 
 def _encoder_of(path: Path, how: Encoding, options: Sequence[str]) -> str | None:
-    """The encoder of a model that is there, where it is known or given; options that would change what was decided are refused."""
+    """The encoder of an existing model, as given or as the model names it; options that would change the model's settings are refused."""
     if not has_encoder(path):
         if how.name in (AUTO, NONE):
             return None
@@ -111,7 +111,7 @@ def prepare_photos(
 ) -> tuple[EncodedModel, Callable[[], EncodedModel]]:
     """The model before a call of learn, and the function that teaches it; classes may be new or known."""
     unreadable = if_unreadable(skip_unreadable)
-    wanted, device = device, "auto" if is_cluster(on) else device  # the driver may have another than the workers
+    wanted, device = device, "auto" if is_cluster(on) else device  # the driver may have another device than the workers
     if path.exists():
         model = open_encoded(path)
         model.attach(encoder_at(encoder, device, cache, model.identity))
@@ -130,7 +130,7 @@ def prepare_photos(
 
 
 def show_photos_learned(path: Path, model: EncodedModel, as_json: bool) -> dict[str, Any]:
-    """Say how the call turned out; return that as data."""
+    """Print the result of the call; return it as data."""
     note, life = model.life.tasks[-1], model.life
     new = [str(label) for label in life.labels[-1]]
     about: dict[str, Any] = {"model": str(path), "call": len(life.tasks), "new_classes": new, "classes": len(life.known)}
@@ -167,7 +167,7 @@ def forget_photos(folder: Path, path: Path, encoder: str | None, cache: Path | N
 
 
 def merge_models(paths: Sequence[Path], path: Path) -> None:
-    """Write the model that has seen what several models have seen."""
+    """Merge several models and write the result."""
     with told_if_interrupted(path) as before:
         if path.exists():
             raise ConfigError(f"{path} is there already: name a new file for the merged model")
@@ -186,7 +186,7 @@ def merge_models(paths: Sequence[Path], path: Path) -> None:
 
 
 def _sound(path: Path) -> EncodedModel:
-    """A model to merge: sums that no images have would spoil those of the others, and might no longer show."""
+    """Open a model to merge and check it: sums that no images have would spoil the others', possibly beyond detection."""
     model = _opened(path)
     if wrong := model.problems():
         raise DataError(f"{path} cannot be merged: {wrong[0]}; {TAKEN_OUT}")

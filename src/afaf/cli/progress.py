@@ -40,7 +40,7 @@ from afaf.sweeps.outcome import TrialEnded
 from afaf.text import duration
 
 NAME, NOTE, LEFT = "{task.description}", "{task.fields[note]}", "left"  # columns of text
-WIDE = 104  # characters of a line in which all that is known of an epoch has room
+WIDE = 104  # characters of a line that can show all numbers of an epoch
 
 
 class ProgressDisplay(Progress):
@@ -49,7 +49,7 @@ class ProgressDisplay(Progress):
     def __init__(self, console: Console):
         spinner, count, elapsed, left = (
             kind(table_column=Column(no_wrap=True)) for kind in (SpinnerColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn)
-        )  # whole: where there is little room, the bar shrinks
+        )  # never wrapped: the bar shrinks if there is little room
         columns = (spinner, NAME, BarColumn(28), count, NOTE, elapsed, LEFT, left)
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.bar = self.add_task("", total=None, note="")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from afaf.sweeps.experiments import Experiment, Planned
     from afaf.sweeps.reproduce import Reproduction
 
-SAFETY = 0.97  # of the time limit: what is left is for writing and leaving
+SAFETY = 0.97  # of the time limit: the rest is for writing and exiting
 
 
 def reproduce(
@@ -155,7 +155,7 @@ def folder_for(purpose: str) -> Path:
 
 
 def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
-    """Runs that differ in their seed alone, as one."""
+    """Group runs that differ only in their seed."""
     shapes: dict[str, list[str]] = {}
     for run in runs:
         shapes.setdefault(str(run).rpartition(", seed")[0], []).append(str(run.seed))

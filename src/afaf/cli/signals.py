@@ -19,13 +19,13 @@ def stopping(advice: str = "") -> Iterator[StopToken]:
     stop = StopToken()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.asked:  # files appear whole or not at all, so that nothing is lost by leaving now
+        if stop.asked:  # files are written whole or not at all, so exiting now loses nothing
             _say("stopped at once; what was saved before is whole")
             os._exit(128 + number)
         stop.ask(number)
         _say("stopping when this epoch ends; once more to stop at once")
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may listen to signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield stop
         return
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

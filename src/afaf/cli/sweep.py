@@ -44,7 +44,7 @@ def sweep(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Search for settings, judged on validation images of the tasks seen so far. The same command again goes on.
+    """Search for settings, judged on validation images of the tasks seen so far. Repeat the command to continue the search.
 
     Several processes may share a sweep.
     """

@@ -53,7 +53,7 @@ def tune(
 ) -> None:
     """Choose the strength of a method's penalty (ewc, mas, lwf) without looking at future tasks, by FACIL's protocol.
 
-    The same command again goes on.
+    Repeat the command to continue.
     """
     from afaf.cli.progress import trial_display
     from afaf.cli.runs import file_name

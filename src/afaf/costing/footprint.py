@@ -24,7 +24,7 @@ class Footprint:
     moving: dict[int, int]  # weights that learn
     owned: dict[int, int]  # weights owned afterwards
     extra_flops: int = 0  # besides the network's own: a teacher's answers, an estimate of importance, a head in closed form
-    extra_params: int = 0  # weights outside the network that the model answers with afterwards
+    extra_params: int = 0  # weights outside the network that the model uses afterwards
 
     @property
     def params(self) -> int:
@@ -32,7 +32,7 @@ class Footprint:
 
 
 class CostModel:
-    """The costs of a method. Those of each kind of method are a class beside this one, from which the method inherits."""
+    """The costs of a method. Each kind of method has a subclass in kinds.py, from which the method inherits."""
 
     name: ClassVar[str]
     options: Any
@@ -61,7 +61,7 @@ class CostModel:
         return {}
 
     def inference_flops(self, spec: NetworkSpec, outline: Outline) -> int:
-        """Multiplications and additions of one answer, after the last task."""
+        """Multiplications and additions of one prediction, after the last task."""
         return forward_work(spec, self.footprints(spec, outline)[-1].owned)
 
     def paper_flops(self, dense_flops: float, dense_params: int, footprints: Sequence[Footprint]) -> float | None:

@@ -65,7 +65,7 @@ class SparseCosts(CostModel):
         return kept if self.strict else kept | {"biases and norms after each task": len(outline) * small_bytes(spec)}
 
     def _record_bytes(self, spec: NetworkSpec, task: int, n_classes: int) -> int:
-        """Four for each neuron that a task draws. With reuse, at most: each class also has candidates, sources and targets."""
+        """Four for each neuron that a task draws. With reuse an upper bound: each class also has candidates, sources and targets."""
         alloc, first = self.sizes_of(spec, task, n_classes).alloc, self.first_new(spec, task)
         drawn = sum(alloc[s] for s in spec.hidden_groups)
         if not self.reuses(task):
@@ -106,7 +106,7 @@ class PackNetCosts(CostModel):
         return {"masks": ledger_bytes(spec, self.unit)["owners"], "biases and norms after each task": len(outline) * small_bytes(spec)}
 
     def _paper_terms(self, dense_params: int, footprints: Sequence[Footprint]) -> tuple[list[tuple[float, float]], float]:
-        """For each task d_t and its part of all samples; and the sum of f_t^tune / f_D, which is of the task's own samples."""
+        """For each task d_t and its part of all samples; and the sum of f_t^tune / f_D, which counts the task's own samples."""
         train, retrain = footprints[0::2], footprints[1::2]
         samples = sum(f.samples for f in train)
         owned = [0, *(f.params for f in retrain[:-1])]
@@ -126,7 +126,7 @@ class PenaltyCosts(CostModel):
     """EWC and MAS: one more epoch to estimate importance; importances and anchors are kept. Inherit it before the dense method."""
 
     def footprints(self, spec: NetworkSpec, outline: Outline) -> list[Footprint]:
-        """Estimating costs one more epoch; element-wise work, the penalty's as the step's, is not counted."""
+        """Estimating importance costs one more epoch; element-wise work, of the penalty or the step, is not counted."""
         return [
             replace(footprint, extra_flops=3 * forward_work(spec, footprint.live) * footprint.samples)
             for footprint in super().footprints(spec, outline)

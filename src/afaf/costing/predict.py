@@ -39,7 +39,7 @@ class Costs:
 
     @property
     def model_bytes(self) -> int:
-        """Weights, biases, norms, and what is kept besides: of a method with sub-networks, all that its model file holds."""
+        """Bytes of weights, biases, norms and everything else kept; for a method with sub-networks, everything in its model file."""
         return 4 * self.params + self.small_bytes + self.kept_bytes
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""An encoder that keeps the features of images in a folder, for a user who asks for it: the same images are encoded once.
+"""An encoder that caches the features of images in a folder, on request: the same images are encoded once.
 
-A file is named by a digest of the prepared pixels, in a folder named by encoder, size and runtime. Files that cannot be used are made anew.
+A file is named by a digest of the prepared pixels, in a folder named by encoder, size and runtime. Files that cannot be used are replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from afaf.streams.sources.source import Pixels
 
 
 class CachedEncoder(Encoder):
-    """Answers as the encoder does, bit by bit."""
+    """Gives the same features as the encoder, bit for bit."""
 
     def __init__(self, encoder: Encoder, folder: Path):
         super().__init__(encoder.identity, encoder.run, encoder.device, encoder.module, encoder.threads)

@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Pixels, normalised, to 1,280 features; the layer that leads from them to the classes of ImageNet is left out."""
+    """Maps normalised pixels to 1,280 features; the layer for the classes of ImageNet is left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def load(path: Path | None = None) -> tuple[EfficientNetLite0, str]:
-    """The network with its weights, and their digest; `path` is the weight file where the package is not installed."""
+    """The network with its weights, and their digest; `path` is the weight file if the package is not installed."""
     state = _read(path or weight_file())
     with torch.device("meta"):
         network = EfficientNetLite0()
@@ -124,7 +124,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _names(network: EfficientNetLite0) -> Iterator[tuple[str, str, str]]:
-    """Each convolution's name here, its name in the file and its batch norm's."""
+    """For each convolution, its name here, its name in the file and its batch norm's name there."""
     yield "stem", "_conv_stem", "_bn0"
     for i, block in enumerate(network.blocks):
         if isinstance(block, Block) and block.expand is not None:

@@ -19,7 +19,7 @@ from afaf.errors import DataError
 from afaf.streams.sources.images import fit, read_image
 from afaf.streams.sources.source import Pixels
 
-PIECE = 4  # images that a thread reads at a time, and encodes on a CPU: activations of more would be new memory at every batch
+PIECE = 4  # images that a thread reads, and on a CPU encodes, at a time: with more, activations would be allocated anew for every batch
 BATCH = 256  # on other devices
 Run = Callable[[Tensor], Tensor]  # normalised pixels (n, 3, h, w) to features (n, d), or maps (n, d, h, w)
 T = TypeVar("T")
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class Encoder:
-    """`features` is a function of each image alone, whatever images come with it."""
+    """`features` is a function of each image alone, independent of the other images."""
 
     runtime = "torch"  # what runs the network; features of two runtimes differ by rounding
 
@@ -42,7 +42,7 @@ class Encoder:
         self.threads = threads
 
     def features(self, images: Pixels) -> Tensor:
-        """(n, d) on the CPU, of images (n, h, w, 1 or 3) of bytes, all of one size."""
+        """Features (n, d), on the CPU, of uint8 images (n, h, w, 1 or 3), all of one size."""
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
             raise DataError(f"an encoder takes bytes (n, height, width, 1 or 3), not {images.dtype} {images.shape}")
         return torch.cat([features for _, _, features in self.stream(range(len(images)), lambda i: self.prepare(images[i : i + 1]))])
@@ -57,7 +57,7 @@ class Encoder:
     def stream(self, items: Sequence[T], read: Callable[[T], Pixels | None]) -> Iterator[tuple[list[T], Pixels, Tensor]]:
         """Items, their images and features, batch by batch in the order of the items; those whose image is None are left out.
 
-        On a CPU each thread reads and encodes batches of its own, with one thread of PyTorch, for threads that share a batch wait for
+        On a CPU each thread reads and encodes its own batches with one PyTorch thread, because threads that share a batch wait for
         each other. On other devices threads read ahead of the encoder. Pillow releases the interpreter's lock when it decodes.
         """
         workers = torch.get_num_threads()
@@ -98,7 +98,7 @@ class Encoder:
 
 
 def tensor_of(out: Any) -> Tensor:
-    """What a model of transformers returns is a record: its pooled output, or the first token's, stands for the image."""
+    """A model's output as a tensor; transformers models return a record, of which the pooled output or the first token's is used."""
     if not isinstance(out, Tensor):
         pooled = getattr(out, "pooler_output", None)
         out = pooled if pooled is not None else out.last_hidden_state[:, 0]
@@ -110,7 +110,7 @@ def tensor_of(out: Any) -> Tensor:
 
 
 def prepare(images: Pixels, how: Preprocessing) -> Pixels:
-    """The middle squares, in colour, at the size that an encoder takes."""
+    """The centre squares, in colour, at the size that an encoder expects."""
     if how.crop < 1:
         rows, columns = (slice(round(n * (1 - how.crop) / 2), n - round(n * (1 - how.crop) / 2)) for n in images.shape[1:3])
         images = images[:, rows, columns]
@@ -119,12 +119,12 @@ def prepare(images: Pixels, how: Preprocessing) -> Pixels:
 
 
 def padded(images: Pixels) -> Pixels:
-    """Repeats the last image until there are a multiple of 4: products with fewer rows are computed otherwise, and round otherwise."""
+    """Repeat the last image up to a multiple of 4: products with fewer rows are computed, and rounded, differently."""
     return np.concatenate([images, np.repeat(images[-1:], -len(images) % PIECE, 0)])
 
 
 def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], pieces: Iterable[T], ahead: int) -> Iterator[R]:
-    """What a pool makes of pieces, in their order; so many are begun before the first is asked for."""
+    """A pool's results for the pieces, in their order; `ahead` of them are begun in advance."""
     left = iter(pieces)
     waiting = deque(pool.submit(work, piece) for piece in islice(left, ahead))
     try:

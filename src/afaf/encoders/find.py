@@ -1,4 +1,4 @@
-"""Encoders by name, by file, or of a user's own module.
+"""Encoders by name, from a file, or from a user's own module.
 
 efficientnet-lite0                      the package of the extra `photos`
 patches                                 filters that need no training, part of this package
@@ -36,7 +36,7 @@ def automatic() -> str:
 
 
 def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "cpu", preprocessing: Preprocessing | None = None) -> Encoder:
-    """The encoder that a name, a file or a module stands for. `preprocessing` overrides its own, which a module may have as attribute."""
+    """The encoder for a name, a file or a module. `preprocessing` overrides its own, which a module may have as attribute."""
     if isinstance(source, nn.Module):
         own: Preprocessing = getattr(source, "preprocessing", IMAGENET)
         return _of_users_module(source, preprocessing or own, device)
@@ -64,7 +64,7 @@ def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device
 
 
 def _of_users_module(module: nn.Module, preprocessing: Preprocessing, device: torch.device | str) -> Encoder:
-    """The same of a module that stays as it is, but for its device. Its hooks may keep features in it, so one thread at a time calls it."""
+    """The same for a module, which only changes its device. Its hooks may store features in it, so one thread at a time calls it."""
     name, digest = type(module).__name__, weights_digest(module.state_dict())
     module.to(device)
 
@@ -85,7 +85,7 @@ def _channels_last(module: nn.Module, device: torch.device | str) -> Run:
 
 
 def _width(run: Run, size: int, device: torch.device | str, name: str) -> int:
-    """How many features come out, tried on an image of zeros."""
+    """The number of features, found with an image of zeros."""
     try:
         with torch.inference_mode():
             return int(run(torch.zeros(1, 3, size, size, device=device)).shape[1])
@@ -154,7 +154,7 @@ def without_classifier(network: nn.Module) -> nn.Module:
 
 
 def _scaled(size: int, mean: Any, std: Any, crop: float = 1.0) -> Preprocessing:
-    """Means and spreads of pixels in 0..1, as these libraries have them."""
+    """From means and standard deviations of pixels in 0..1, as these libraries give them."""
     return Preprocessing(size, tuple(255 * float(m) for m in mean), tuple(255 * float(s) for s in std), crop)
 
 

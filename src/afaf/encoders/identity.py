@@ -38,7 +38,7 @@ class Identity:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Identity:
-        """From a file; raises ValueError, KeyError or TypeError for a table that no encoder has."""
+        """From a table in a file; raises ValueError, KeyError or TypeError if it does not describe an encoder."""
         prepared = dict(data["preprocessing"])
         prepared |= {name: tuple(prepared[name]) for name in ("mean", "std")}
         found = cls(**{**data, "preprocessing": Preprocessing(**prepared)})

@@ -1,6 +1,6 @@
 """An encoder that needs no training: filters that are whitened patches of photographs (Coates and Ng, 2012).
 
-An image's features say how strongly each filter answers, for and against, in each quarter of it. The filters are part of this package:
+An image's features are each filter's positive and negative responses in each quarter of the image. The filters are part of this package:
 benchmarks/patch_filters.py makes them from the two photographs that come with scikit-learn.
 """
 

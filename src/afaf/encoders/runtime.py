@@ -1,4 +1,4 @@
-"""Encoders run by ONNX Runtime: files of that kind, and on request the networks of PyTorch, which it runs faster on a CPU.
+"""Encoders run by ONNX Runtime: ONNX files and, on request, PyTorch networks, which it runs faster on a CPU.
 
 With AFAF_ENCODER_RUNTIME=onnxruntime a network is exported once, into the cache folder, and used only if its features agree with PyTorch's.
 """
@@ -24,11 +24,11 @@ from afaf.streams.sources.source import cache_folder
 
 VARIABLE = "AFAF_ENCODER_RUNTIME"
 RUNTIMES = ("torch", "onnxruntime")
-TOLERANCE = 1e-4  # of the largest feature of an image of noise
+TOLERANCE = 1e-4  # relative to the largest feature of an image of noise
 
 
 def with_runtime(encoder: Encoder) -> Encoder:
-    """The encoder as it is, or run by ONNX Runtime where the environment asks for that; its identity stays the same."""
+    """The encoder as it is, or run by ONNX Runtime if the environment asks for it; its identity stays the same."""
     asked = os.environ.get(VARIABLE) or RUNTIMES[0]
     if asked not in RUNTIMES:
         raise ConfigError(unknown(VARIABLE, asked, RUNTIMES))
@@ -46,7 +46,7 @@ def with_runtime(encoder: Encoder) -> Encoder:
         difference = float((faster.encode(noise) - expected).abs().max())
     except WriteError:
         raise
-    except Exception as error:  # torch.export and ONNX Runtime have many, and an encoder may be anything
+    except Exception as error:  # torch.export and ONNX Runtime raise many types, and an encoder may be anything
         there = f"delete {path}, or " if path.exists() else ""
         raise ConfigError(f"ONNX Runtime cannot run {identity.name}: {there}unset {VARIABLE} ({str(error)[:200]})") from None
     if not difference <= TOLERANCE * float(expected.abs().max()):
@@ -56,7 +56,7 @@ def with_runtime(encoder: Encoder) -> Encoder:
 
 
 class _Features(nn.Module):
-    """A network that gives a tensor, whatever the one in it gives."""
+    """A network that returns the features of the wrapped one as a tensor."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
@@ -69,7 +69,7 @@ class _Features(nn.Module):
 def _onnx_of(network: nn.Module, size: int) -> bytes:
     """The network as PyTorch's own exporter writes it, for batches of any size."""
     _need("onnxscript")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that it does not need
     module = _Features(copy.deepcopy(network).to(memory_format=torch.contiguous_format))  # type: ignore[call-overload]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -81,8 +81,8 @@ def _onnx_of(network: nn.Module, size: int) -> bytes:
 
 
 def open_onnx(path: Path) -> tuple[Run, str]:
-    """What an ONNX file computes, and its metadata `preprocessing`."""
-    session = onnx_session(path, 1)  # batches are encoded side by side
+    """An ONNX file's network as a function, and its metadata `preprocessing`."""
+    session = onnx_session(path, 1)  # batches are encoded concurrently
     name, fixed = session.get_inputs()[0].name, session.get_inputs()[0].shape[0] == 1
 
     def run(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def open_onnx(path: Path) -> tuple[Run, str]:
 
 
 def onnx_session(path: Path, threads: int) -> Any:
-    """ONNX Runtime with a file, on the CPU; 0 threads: as many as there are cores."""
+    """An ONNX Runtime session for a file, on the CPU; 0 threads: one per core."""
     runtime = _need("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3

@@ -1,4 +1,4 @@
-"""Locks, so that a folder has one writer. They are the system's (filelock) and end with the process that holds them, however it dies."""
+"""Locks that give a folder one writer; the system's (filelock), they end with the process that holds them, however it dies."""
 
 from __future__ import annotations
 

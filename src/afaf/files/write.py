@@ -72,7 +72,7 @@ def _part_beside(path: Path) -> Iterator[Path]:
         if not CAN_HOLD:
             os.close(handle)
             break
-        if _locked(handle) and os.fstat(handle).st_nlink:  # else another process took it for a dead one's before it was locked
+        if _locked(handle) and os.fstat(handle).st_nlink:  # else another process took it for a dead writer's before it was locked
             break
         os.close(handle)
     try:

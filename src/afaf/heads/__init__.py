@@ -1,4 +1,4 @@
-"""Heads in closed form: each is a function of sums over images, whatever the order and the cut of the calls."""
+"""Heads in closed form: functions of sums over images, independent of the order and grouping of the calls."""
 
 from __future__ import annotations
 

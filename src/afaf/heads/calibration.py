@@ -1,11 +1,11 @@
-"""Probabilities, and a threshold for "none of these", from sums over images that were held out.
+"""Probabilities, and a threshold for "none of these", from sums over held-out images.
 
-How far an unseen image lies from the mean that its class was taught is known from held-out images: the second moment of their deviations
-follows from sums. A temperature is fitted to draws with that moment, so it is a function of the sums, as the head is. Draws of a Gaussian
-are wrong too rarely: classes differ in shape, and few images are far off. A Student's t of 4 degrees of freedom comes close to the
-temperature of held-out images themselves. It is fitted to a head that has not learned the held-out images, and carried over to the head
-that has in units of their margins. Few held-out images say little: the temperature is drawn towards one that is typical of all heads and
-numbers of images, in the same units (benchmarks/calibration.py).
+Held-out images show how far unseen images lie from the taught mean of their class: the second moment of their deviations follows from
+sums. The temperature is fitted to random draws with that moment, so it is a function of the sums, like the head. Gaussian draws are
+misclassified too rarely: classes differ in shape, and few images are far off. Student's t with 4 degrees of freedom comes close to the
+temperature of the held-out images themselves. The temperature is fitted to a head that has not learned the held-out images, and
+transferred, in units of their margins, to the head that has. With few held-out images it is shrunk towards a temperature that is typical
+of all heads and numbers of images, in the same units (benchmarks/calibration.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from afaf.heads.sums import Linear, Sums, exact
 from afaf.randomness import generator
 
 ENOUGH = 10  # with fewer held-out images there is no threshold for "none of these"
-TYPICAL = 0.08  # temperature, in units of the mean margin between classes, that is known without any held-out image
+TYPICAL = 0.08  # temperature without any held-out image, in units of the mean margin between classes
 WORTH = 10  # held-out images that the typical temperature counts for
 DRAWS = 2048  # fewer if there are many classes
-STRATUM = 64  # the scales of draws are means of so many neighbouring random ones: few draws come near the distribution
+STRATUM = 64  # scales of draws are means of this many neighbouring sorted samples, so that few draws approximate the distribution
 FREEDOM = 4  # degrees of freedom of Student's t
 UNEVEN = 0.05  # relative variance of squared distances beyond that of a Gaussian: some images lie farther off in all directions
-QUANTILE = 2.326  # of a normal distribution, 99 %: photographs to come differ more than held-out ones
-JITTER = 1e-9  # of the mean variance: the second moment of few images is singular
+QUANTILE = 2.326  # 99 % of a normal distribution: future photographs differ more than held-out ones
+JITTER = 1e-9  # relative to the mean variance: the second moment of few images is singular
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Unseen:
     """How images that a head has not learned deviate from the means of its classes."""
 
     means: Tensor  # (k, d), taught
-    held_means: Tensor  # (k, d), of held-out images; as taught where there are none
+    held_means: Tensor  # (k, d), of held-out images; the taught ones if a class has none
     moment: Tensor  # (d, d), the mean of deviation deviation'
-    images: float  # number of held-out images that say so (degrees of freedom)
+    images: float  # number of held-out images in the moment (degrees of freedom)
 
     @classmethod
     def of(cls, taught: Sums, held: Sums) -> Unseen | None:
@@ -55,7 +55,7 @@ class Unseen:
         return cls(means, torch.where(held.counts[:, None] > 0, held.means, means), (moment + moment.T) / 2, float(freedom))
 
     def temperature(self, head: Linear, freedom: int = FREEDOM) -> float:
-        """The temperature at which the labels of unseen images are likeliest; classes count the same. The head has not learned them."""
+        """The most likely temperature for the labels of unseen images, which the head must not have learned; classes count equally."""
         answered = torch.isfinite(head.bias)
         weights, bias, k = head.weights[answered], head.bias[answered], int(answered.sum())
         logits = (self.means[answered] @ weights.T + bias)[:, None] + (self._draws(k, freedom) @ weights.T)[None]
@@ -63,7 +63,7 @@ class Unseen:
         return minimum(lambda log_t: float(F.cross_entropy(logits.flatten(0, 1) / 10**log_t, target)))
 
     def answered(self, head: Linear) -> Tensor:
-        """(k, k): the share of unseen images of a class that the head, which has not learned them, answers with each class."""
+        """(k, k): the share of unseen images of a class that the head, which must not have learned them, assigns to each class."""
         k, draws = len(head.bias), self._draws(len(head.bias), FREEDOM) @ head.weights.T
         answers = [(row + draws).argmax(1) for row in head(self.held_means)]
         return torch.stack([torch.bincount(row, minlength=k).double() / len(row) for row in answers])
@@ -81,7 +81,7 @@ class Unseen:
 
 
 def temperature(head: Linear, means: Tensor, trial: Linear, unseen: Unseen | None) -> float:
-    """What a head's logits are divided by; `means` are of all images, and `trial` is the head without those held out."""
+    """The temperature of a head; `means` are of all images, and `trial` is the head without the held-out ones."""
     margin = mean_margin(head, means)
     if not margin > 0:  # a single class, or classes that are all the same
         return 1.0
@@ -94,7 +94,7 @@ def temperature(head: Linear, means: Tensor, trial: Linear, unseen: Unseen | Non
 
 
 def mean_margin(head: Linear, means: Tensor) -> float:
-    """By how much the mean of a class is answered with that class rather than with another, the mean over pairs of classes."""
+    """By how much the logit of a class exceeds another's at the class's mean, averaged over pairs of classes."""
     answered = torch.isfinite(head.bias)
     logits = head(means)[answered][:, answered]
     return float((logits.diagonal()[:, None] - logits).sum() / max(1, len(logits) * (len(logits) - 1)))
@@ -116,7 +116,7 @@ class Distance:
         return found
 
     def threshold(self, unseen: Unseen) -> float:
-        """The distance from which an image is of no known class: about 1 % of unseen images of known classes are farther."""
+        """The distance beyond which an image is of no known class: about 1 % of unseen images of known classes are farther."""
         ratio = torch.cholesky_solve(unseen.moment, self.factor)
         total = ratio.diagonal().sum()
         variance = 2 * (ratio * ratio.T).sum() / total.square() + UNEVEN
@@ -128,7 +128,7 @@ class Distance:
 
 
 def minimum(loss: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:
-    """10 to the power at which a function of one minimum is least, by golden-section search."""
+    """10^x at the x that minimises a function with a single minimum, by golden-section search."""
     golden = (5**0.5 - 1) / 2
     a, b = high - golden * (high - low), low + golden * (high - low)
     loss_a, loss_b = loss(a), loss(b)

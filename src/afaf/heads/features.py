@@ -1,4 +1,4 @@
-"""The features that heads sum up: the encoder's, evened out."""
+"""The features that heads sum: the encoder's, evened out."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def evened(features: Tensor) -> Tensor:
-    """The square root of each, with its sign, then scaled to length 1: no few strong features decide, nor an image's contrast."""
+    """The signed square root of each, then scaled to length 1: neither a few strong features nor the image's contrast decide."""
     return F.normalize(features.sign() * features.abs().sqrt(), dim=1)

@@ -30,6 +30,6 @@ def shrunk_factor(sums: Sums, shrinkage: float | None = None) -> Tensor:
 
 
 def suitable_shrinkage(sums: Sums) -> float:
-    """A half with few images, less when the images are many times the features: benchmarks/heads.py compares fixed values."""
+    """0.5 with few images, less when there are many times more images than features: benchmarks/heads.py compares fixed values."""
     d = sums.features
     return 0.5 * d / (d + sums.images / 10)

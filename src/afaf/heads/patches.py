@@ -1,6 +1,6 @@
 """Features that need no training: filters that are whitened patches of the first task's images (Coates and Ng, 2012).
 
-An image's feature is how strongly each filter answers, for and against, in each quarter of it.
+An image's features are each filter's positive and negative responses in each quarter of the image.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import Tensor
 from afaf.encoders.patches import QUARTERS, answers
 from afaf.training.task_data import TaskData
 
-IMAGES, PATCHES_EACH = 2000, 10  # looked at for the covariance of patches
-SMOOTHING = 0.01  # added to the covariance, in units of its mean variance: directions without content are not blown up
+IMAGES, PATCHES_EACH = 2000, 10  # used for the covariance of patches
+SMOOTHING = 0.01  # added to the covariance, in units of its mean variance: directions without content are not amplified
 
 
 def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     """`count` filters (count, channels, side, side) and their biases, from un-augmented images of the task's data alone.
 
-    A filter answers to a patch p with u' Z (p - mean): Z whitens patches (ZCA), and u is a whitened patch of unit length.
+    A filter's response to a patch p is u' Z (p - mean): Z whitens patches (ZCA), and u is a whitened patch of unit length.
     """
     seen = _random_patches(data, IMAGES, PATCHES_EACH, side, draw)
     mean = seen.mean(0)
@@ -32,7 +32,7 @@ def whitened_filters(data: TaskData, count: int, side: int, draw: torch.Generato
 
 
 def patch_features(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(n, 2 x filters x 4): the filters' answers; the square root evens them out, each image has length 1."""
+    """(n, 2 x filters x 4): the square roots of the filters' responses, scaled to length 1 for each image."""
     return F.normalize(answers(x, weight, bias).sqrt())
 
 

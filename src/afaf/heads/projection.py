@@ -1,7 +1,7 @@
 """Random projection and ridge (RanPAC: McDonnell et al., 2023): the ReLU of fixed random combinations of features, then a ridge head.
 
-The projection follows from the digest of the encoder's weights and the sizes, never from a model's seed: two models of one encoder share
-it and can merge.
+The projection depends on the digest of the encoder's weights and on the sizes, never on a model's seed: models with the same encoder
+share it and can be merged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def solve(sums: Sums, *, strength: float = STRENGTH, balance: bool = True) -> Li
 
 
 class Projection:
-    """Features (n, d) to (n, size)."""
+    """Maps features (n, d) to (n, size)."""
 
     def __init__(self, encoder: str, features: int, size: int = SIZE):
         drawn = torch.randn(features, size, generator=generator(0, "projection", encoder, features, size)) / features**0.5

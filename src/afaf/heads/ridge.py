@@ -1,7 +1,7 @@
-"""Ridge regression onto one-hot labels, its strength by generalised cross-validation or fixed.
+"""Ridge regression onto one-hot labels, with a fixed strength or one chosen by generalised cross-validation.
 
 With features f(x), one-hot labels y and n images, the head that minimises  sum |y - W f - b|^2 + lambda |W|^2  over *all* images so far
-follows from their sums (`sums.py`), whatever order they came in.
+follows from their sums (`sums.py`), in whatever order they came.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from afaf.heads.sums import Linear, Sums
 
-ROUNDING = 1e-14  # share of the sum of squares that rounding may leave of an eigenvalue of 0
+ROUNDING = 1e-14  # rounding may turn an eigenvalue of 0 into this share of the sum of squares
 LINALG = threading.Lock()  # PyTorch loads its solvers for CUDA at the first call, which two threads must not make at once
 STRENGTHS = torch.logspace(1, -6, 29, dtype=torch.float64)  # tried by cross-validation, strongest first, in units of the mean variance
 
@@ -21,7 +21,7 @@ STRENGTHS = torch.logspace(1, -6, 29, dtype=torch.float64)  # tried by cross-val
 def solve(sums: Sums, *, strength: float | None = None, balance: bool = True) -> Linear:
     """The head of least squared error over all images.
 
-    With `balance`, the intercept is that of classes equally many: rare classes are not answered less often for being rare.
+    With `balance`, the intercept is that of equally frequent classes, so that rare classes are not predicted less often.
     """
     weights, bias = least_squares(sums, strength)
     if balance:
@@ -34,7 +34,7 @@ def solve(sums: Sums, *, strength: float | None = None, balance: bool = True) ->
 def least_squares(sums: Sums, strength: float | None) -> tuple[Tensor, Tensor]:
     """W (classes, d) and b (classes) in closed form, with lambda = strength x the features' mean variance x n.
 
-    Without a strength, the one of least generalised cross-validation error, which follows from the sums too.
+    Without a strength, use the one of least generalised cross-validation error, which follows from the sums too.
     """
     n = sums.counts.sum().clamp(min=1)  # without any image, all is 0
     mean = sums.totals.sum(0) / n

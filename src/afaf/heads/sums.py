@@ -1,7 +1,7 @@
-"""The sums over images from which every closed-form head follows: what a model keeps instead of images.
+"""The sums over images from which every closed-form head follows; a model keeps them instead of images.
 
 With features f (d numbers) and classes 0..k-1, they are  counts_c = images of c,  total_c = sum of f over c,  gram = sum of f f' over all.
-Sums are added in float64, so the order and the cut of the calls change a head by rounding alone; subtraction takes images out again.
+Sums are added in float64, so the order and grouping of the calls change a head by rounding alone; subtraction removes images.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ class Sums:
     counts: Tensor  # (k,)
     totals: Tensor  # (k, d)
     gram: Tensor  # (d, d)
-    grams: Tensor | None = (
-        None  # (k, d (d + 1) / 2): the Gram matrix of each class, packed, if a class is to be taken out without its images
-    )
+    grams: Tensor | None = None  # (k, d (d + 1) / 2): each class's Gram matrix, packed, if a class is to be removed without its images
 
     @classmethod
     def empty(cls, features: int, classes: int = 0, each: bool = False) -> Sums:
@@ -60,21 +58,21 @@ class Sums:
         return int(self.counts.sum())
 
     def __add__(self, other: Sums) -> Sums:
-        """Both together; class c is the same class in both, and one of them may know fewer."""
+        """The sums of both; class c is the same class in both, and one may have fewer classes."""
         k = max(self.classes, other.classes)
         a, b = self.with_classes(k), other.with_classes(k)
         grams = None if a.grams is None or b.grams is None else a.grams + b.grams
         return Sums(a.counts + b.counts, a.totals + b.totals, a.gram + b.gram, grams)
 
     def __sub__(self, other: Sums) -> Sums:
-        """Without the images of `other`, as if they had never been there; `settled` takes away what rounding has left."""
+        """The sums without the images of `other`; `settled` removes rounding errors."""
         left = self + replace(other._by_class(torch.neg), gram=-other.gram)
         if bool((left.counts < 0).any()):
             raise ValueError("more images of a class are taken out than were added")
         return left
 
     def settled(self) -> Sums:
-        """A class without images has sums of 0, and so have all classes without any image."""
+        """Set the sums of classes without images to 0, and the Gram matrix if there are no images."""
         here = (self.counts > 0)[:, None]
         grams = None if self.grams is None else self.grams * here
         return Sums(self.counts, self.totals * here, self.gram * here.any(), grams)
@@ -90,12 +88,12 @@ class Sums:
         return self._by_class(lambda rows: rows[list(classes)])
 
     def placed(self, rows: Sequence[int], classes: int) -> Sums:
-        """Class i becomes class rows[i] of so many."""
+        """Class i becomes class rows[i] of this many."""
         index = torch.tensor([*rows], dtype=torch.int64, device=self.counts.device)
         return self._by_class(lambda own: own.new_zeros(classes, *own.shape[1:]).index_copy(0, index, own))
 
     def without(self, c: int) -> Sums:
-        """The sums of all images but those of a class, whose own Gram matrix was kept; later classes are numbered anew."""
+        """The sums of all images but those of a class, whose own Gram matrix was kept; later classes are renumbered."""
         assert self.grams is not None
         return replace(self.take([i for i in range(self.classes) if i != c]), gram=self.gram - unpacked(self.grams[c]))
 
@@ -111,7 +109,7 @@ class Sums:
         return self.totals / self.counts.clamp(min=1)[:, None]
 
     def within(self) -> Tensor:
-        """(d, d): the covariance within classes, pooled over them. It must hold all classes whose images are in the Gram matrix."""
+        """(d, d): the covariance within classes, pooled. All classes whose images are in the Gram matrix must be present."""
         scatter, freedom = self.scatter(), self.freedom
         if not freedom or scatter.diagonal().sum() <= ROUNDING * self.gram.diagonal().sum():
             return torch.zeros_like(scatter)  # one image of each class, or copies of it: nothing but rounding is left
@@ -129,13 +127,13 @@ class Sums:
     # Files.
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """As a file keeps them: of the Gram matrix, which is symmetric, the lower triangle, row by row."""
+        """As stored in a file: only the lower triangle of the symmetric Gram matrix, row by row."""
         kept = {"counts": self.counts, "totals": self.totals, "gram": packed(self.gram)}
         return {name: tensor.cpu() for name, tensor in (kept if self.grams is None else {**kept, "grams": self.grams}).items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Sums:
-        """Raises ValueError for tensors that no images could have left."""
+        """Raises ValueError for tensors that cannot be sums of images."""
         counts, totals, gram, grams = (tensors.get(name) for name in ("counts", "totals", "gram", "grams"))
         if counts is None or totals is None or gram is None or any(t.dtype != Exact for t in tensors.values()):
             raise ValueError("its sums are not all there, or of a wrong type")
@@ -159,7 +157,7 @@ class Linear:
 
 
 def log_priors(sums: Sums, balance: bool) -> Tensor:
-    """(k,): of classes equally frequent with `balance`, else by their images; -inf for a class without images."""
+    """(k,): of equally frequent classes with `balance`, else by their numbers of images; -inf for a class without images."""
     counts = (sums.counts > 0).to(Exact) if balance else sums.counts
     return (counts / counts.sum().clamp(min=1)).log()
 
@@ -189,5 +187,5 @@ def unpacked(triangle: Tensor) -> Tensor:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU where the device has none."""
+    """The tensor in float64, on the CPU if the device does not support it."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(Exact)

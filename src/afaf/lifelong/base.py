@@ -1,4 +1,4 @@
-"""What both kinds of model have: an encoder that is named, and found when it is first needed; probabilities made of logits."""
+"""The base of both kinds of model: an encoder, found by its name when first needed, and probabilities from logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from afaf.streams.sources.source import Pixels
 
 class LearnedModel:
     life: Life
-    identity: Identity | None  # of the encoder that the model was taught with; None: it has none
+    identity: Identity | None  # of the encoder that the model was taught with; None: no encoder
     _encoder: Encoder | None = None
 
     @property
@@ -52,26 +52,26 @@ class LearnedModel:
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by."""
+        """The divisor of the logits in the softmax."""
         raise NotImplementedError
 
     def logits(self, images: NDArray[Any]) -> NDArray[Any]:
-        """(n, known classes), in the order of `life.known`."""
+        """Logits (n, known classes), in the order of `life.known`."""
         raise NotImplementedError
 
     def probabilities(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Of the known classes, in the order of `life.known`: a softmax of the logits at the model's temperature."""
+        """Probabilities (n, known classes), in the order of `life.known`: the softmax of logits / temperature."""
         found: NDArray[Any] = torch.softmax(torch.from_numpy(self.logits(images)).double() / self.temperature, 1).numpy()
         return found
 
 
 def as_bytes(images: NDArray[Any]) -> Pixels:
-    """Images of bytes, or of floats in 0..1."""
+    """Convert images of bytes, or of floats in 0..1, to bytes."""
     return images if images.dtype == np.uint8 else np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
 
 
 def inputs(encoded: Tensor) -> NDArray[np.float32]:
-    """What a network learns from, of what an encoder gives."""
+    """A network's inputs from an encoder's output."""
     return evened(encoded).numpy()
 
 

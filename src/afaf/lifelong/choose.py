@@ -1,4 +1,4 @@
-"""Which encoder a new model gets, on the command line and in Python alike."""
+"""The choice of a new model's encoder, the same on the command line and in Python."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OF_IMAGES = ("size", "grey", "augment")  # options of a network that learns from
 
 
 def chosen_encoder(encoder: Source | None, method: str | None, options: Sequence[str] = ()) -> Source | None:
-    """The encoder of a new model; None: a network learns from images. `options` names given options that only a network has.
+    """The encoder of a new model; None: a network learns from images. `options` are given options that only a network has.
 
-    "none" and None mean none. "auto" does so too if an option or a method of a network is given, else it takes the best encoder installed.
-    With an encoder that is named, an option alone does not replace the head by a network, which is far worse: it is refused.
+    "none" and None mean no encoder; so does "auto" if an option or a method of a network is given, else it is the best encoder installed.
+    With a named encoder, an option alone does not replace the head by a network, which is far worse: the option is refused.
     """
     if method is not None and method not in (*HEADS, *method_names()):
         raise ConfigError(f"unknown method '{method}': closed form {', '.join(HEADS)}; of a network {', '.join(method_names())}")
@@ -46,7 +46,7 @@ def chosen_encoder(encoder: Source | None, method: str | None, options: Sequence
 
 
 def trains_network(method: str | None, options: Sequence[str]) -> bool:
-    """Whether a network is trained on an encoder's features, and not a head solved: a method or `network` asks for it."""
+    """Whether a network is trained on an encoder's features instead of solving a head: a method or `network` asks for it."""
     asked = NETWORK in [option.lstrip("-") for option in options]
     return _of_network(method) or (asked and (method is None or method in method_names()))
 

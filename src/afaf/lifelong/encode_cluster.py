@@ -1,4 +1,4 @@
-"""Images encoded by workers of a Ray cluster: each returns the sums of a shard, and the driver adds them in order."""
+"""Encode images with the workers of a Ray cluster: each returns the sums of a shard, and the driver adds them in order."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from afaf.lifelong.head_state import HeadSettings, Summed
 from afaf.lifelong.life import Label
 from afaf.streams.own import Unreadable
 
-SMALLEST, LARGEST = 64, 8192  # images of a shard: what a worker that dies loses, against the size of the sums that each returns
-AHEAD = 2  # shards for each worker that are given out and not yet added
+SMALLEST, LARGEST = 64, 8192  # images of a shard: a dying worker loses one shard, and each shard returns large sums
+AHEAD = 2  # shards per worker that are submitted but not yet added
 
 Files = Sequence[tuple[Place, Label]]
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a worker must know: the encoder, and how features become sums."""
+    """What a worker needs: the encoder, and how features become sums."""
 
     source: str
     digest: str
@@ -66,13 +66,13 @@ def learn_on_cluster(
 
 
 def cut(files: Files, workers: int) -> list[Files]:
-    """Shards, several for each worker."""
+    """Split the files into shards, several per worker."""
     size = min(max(math.ceil(len(files) / (4 * workers)), SMALLEST), LARGEST)
     return [files[start : start + size] for start in range(0, len(files), size)]
 
 
 def _in_order(ray: Any, encode: Any, teaching: Teaching, shards: Sequence[Files], ahead: int) -> Iterator[tuple[Files, Any]]:
-    """Each shard with its result, in the order of the shards; a few are given out ahead."""
+    """Yield each shard with its result, in the order of the shards; a few are submitted ahead."""
     left = iter(shards)
     waiting = [(shard, encode.remote(teaching, shard)) for shard in islice(left, ahead)]
     while waiting:
@@ -81,7 +81,7 @@ def _in_order(ray: Any, encode: Any, teaching: Teaching, shards: Sequence[Files]
         waiting += [(more, encode.remote(teaching, more)) for more in islice(left, 1)]
 
 
-_MODELS: dict[str, EncodedModel] = {}  # of this process: encoders stay loaded between shards
+_MODELS: dict[str, EncodedModel] = {}  # per process: encoders stay loaded between shards
 
 
 def encode_shard(teaching: Teaching, files: Files) -> tuple[Summed, dict[Place, str]]:

@@ -14,11 +14,11 @@ from afaf.lifelong.encoded import Part
 from afaf.lifelong.life import Label
 from afaf.streams.own import Unreadable, report_problems
 
-OnBatch = Callable[[int], None]  # called with the number of images of a batch, when it is encoded; from any thread
+OnBatch = Callable[[int], None]  # called from any thread with the number of images of a batch that was encoded
 
 
 class FileParts:
-    """Parts of labelled image files, in their order. Unreadable ones are left out with a warning, or an error at the end names them.
+    """Parts of labelled image files, in order. Unreadable files are left out with a warning, or named in an error at the end.
 
     With `unreadable` None they are left out, and the caller reports `bad`.
     """
@@ -43,7 +43,7 @@ class FileParts:
     def _read(self, path: Place) -> NDArray[Any] | None:
         try:
             pixels = self.encoder.read(path)
-            if not (self.bad and self.unreadable == "error"):  # an error is certain: the rest is only looked through
+            if not (self.bad and self.unreadable == "error"):  # with an error certain, the other files are only checked
                 return pixels
         except DataError as error:
             self.bad[path] = str(error)

@@ -1,7 +1,7 @@
-"""A model of a frozen encoder and a closed-form head: what it keeps of images is sums of their features.
+"""A model of a frozen encoder and a closed-form head, which keeps only sums of the images' features.
 
-The head follows from the sums, so the order and the cut of the calls do not matter, more images of a known class are welcome, images can
-be taken out again exactly, and two models of one encoder can be merged. The file names the encoder but does not contain it.
+The head is solved from the sums, so the order and size of the calls do not matter, known classes can get more images, images can be
+removed exactly, and two models of one encoder can be merged. The file names the encoder but does not contain it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from afaf.version import __version__
 
 FORMAT = 1
 KIND = "encoder and head"
-SOLVED = ("linear", "_trial", "_unseen", "temperature", "distance", "unknown_above")  # cached properties that follow from sums and labels
-HELD_OUT = 0.2  # share of the images that calibrate; the head that answers learns from them too
+SOLVED = ("linear", "_trial", "_unseen", "temperature", "distance", "unknown_above")  # cached properties computed from sums and labels
+HELD_OUT = 0.2  # share of the images used to calibrate; the head that answers uses them too
 NOT_LEARNED = (
     "they were not all learned, or are forgotten already, or not as often as here; the model is as it was. Forget only images that it "
     "has learned, of the same class, and with the encoder's runtime and device that learned them"
 )
 
 Part = tuple[NDArray[Any], Tensor, Sequence[Label]]  # prepared pixels of a batch, the encoder's features, and labels
-Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with whether each image is held out instead of its pixels
+Split = tuple[Tensor, Tensor, Sequence[Label]]  # the same, with a held-out mask instead of pixels
 
 
 class EncodedModel(LearnedModel):
@@ -68,7 +68,7 @@ class EncodedModel(LearnedModel):
 
     @property
     def taught(self) -> Sums:
-        """Of the images that are not held out."""
+        """The sums of the images that are not held out."""
         return self.sums.taught
 
     @property
@@ -82,18 +82,18 @@ class EncodedModel(LearnedModel):
         return Projection(self.identity.digest, self.identity.features, self.taught.features)
 
     def features(self, encoded: Tensor) -> Tensor:
-        """What is summed up, of what the encoder gives."""
+        """The features to sum up, from the encoder's output."""
         even = evened(encoded)
         return even if self.projection is None else self.projection(even)
 
     # Learning.
 
     def learn(self, parts: Iterable[Part]) -> EncodedModel:
-        """The model that has also seen these images, of new or known classes."""
+        """Return the model after learning these images, of new or known classes."""
         return self.learn_sums(self.summed(parts))
 
     def learn_sums(self, seen: Summed) -> EncodedModel:
-        """The same from sums, which other processes may have computed."""
+        """As `learn`, from sums that other processes may have computed."""
         if not seen.state.images:
             raise DataError("there are no images to learn")
         every = self.life.every_label
@@ -106,9 +106,9 @@ class EncodedModel(LearnedModel):
         return model
 
     def forget(self, parts: Iterable[Part]) -> EncodedModel:
-        """The model that has never seen these images. A class whose images are all taken out is gone; notes of calls stay.
+        """Return the model as if it had never learned these images. A class without images left is gone; notes of calls stay.
 
-        Images are not kept, so whether these were learned is only known where the sums that are left could be of no images: DataError.
+        Images are not kept, so it raises DataError for images it never learned only if no images could have the remaining sums.
         """
         seen, every = self.summed(parts), self.life.every_label
         strange = [label for label in seen.labels if label not in every]
@@ -129,7 +129,7 @@ class EncodedModel(LearnedModel):
         return model
 
     def merge(self, other: EncodedModel) -> EncodedModel:
-        """The model that has seen what both have seen; classes of the same label are one class."""
+        """Return the model that has learned the images of both; classes with the same label become one."""
         a, b = self.identity, other.identity
         if (a.digest, a.preprocessing) != (b.digest, b.preprocessing):
             raise DataError(f"the models have different encoders, {a.name} ({a.digest[:12]}) and {b.name} ({b.digest[:12]})")
@@ -151,7 +151,7 @@ class EncodedModel(LearnedModel):
         return EncodedModel(a, self.head, life, self.sums + other.sums.placed(rows, len(ids)), self._encoder)
 
     def summed(self, parts: Iterable[Part]) -> Summed:
-        """The sums of these images alone; their classes are numbered as they come."""
+        """The sums of these images alone; classes are numbered in order of appearance."""
         each = self.head.class_sums
         seen = Summed.empty(self.taught.features, each)
         for aside, features, labels in joined(self._set_aside(parts)):
@@ -163,12 +163,12 @@ class EncodedModel(LearnedModel):
         return seen
 
     def _set_aside(self, parts: Iterable[Part]) -> Iterator[Split]:
-        """Which images of each part are held out, in place of their pixels."""
+        """Replace the pixels of each part by a mask of the held-out images."""
         for pixels, features, labels in parts:
             yield torch.tensor([is_held_out(image, self.life.validation) for image in pixels]), features, labels
 
     def _judged(self, seen: Summed, target: Tensor) -> TaskNote:
-        """A note of the call: how many of its held-out images a head without any held-out image gets right."""
+        """A note on the call, with the accuracy on its held-out images of a head solved without held-out images."""
         images, held_out = seen.state.taught.images, seen.state.held.images
         note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, held_out)
         if len(target) and self.taught.images:
@@ -177,7 +177,7 @@ class EncodedModel(LearnedModel):
         return note
 
     def warnings(self) -> list[str]:
-        """What a user should know of the classes."""
+        """Warnings about the classes, for the user."""
         counts = (self.taught.counts + self.held.counts).tolist()
         few = few_images({label: int(counts[c]) for label, c in self.life.known.items()})
         told = [few] if few else []
@@ -187,7 +187,7 @@ class EncodedModel(LearnedModel):
         return told
 
     def _never_right(self) -> list[Label]:
-        """Classes whose held-out mean is answered with another class."""
+        """Classes whose held-out mean is predicted as another class."""
         known, held = self.life.known, self.held
         answers = self._masked(self._trial)(held.means).argmax(1)
         return [label for label, c in known.items() if held.counts[c] >= TELLING and int(answers[c]) != c]
@@ -196,12 +196,12 @@ class EncodedModel(LearnedModel):
 
     @cached_property
     def linear(self) -> Linear:
-        """The head of all images."""
+        """The head solved from all images."""
         return self._solve(self.taught + self.held)
 
     @cached_property
     def _trial(self) -> Linear:
-        """The head without the held-out images."""
+        """The head solved without the held-out images."""
         return self._solve(self.taught)
 
     def _solve(self, sums: Sums) -> Linear:
@@ -209,7 +209,7 @@ class EncodedModel(LearnedModel):
             return find_head(self.head.name).solve(sums, balance=self.head.balance, **self.head.options)
 
     def _masked(self, head: Linear) -> Linear:
-        """Removed classes are never the answer."""
+        """Mask removed classes, so that they are never predicted."""
         bias = head.bias.clone()
         bias[self.life.removed] = -torch.inf
         return replace(head, bias=bias)
@@ -230,7 +230,7 @@ class EncodedModel(LearnedModel):
 
     @cached_property
     def unknown_above(self) -> float | None:
-        """The distance from which an image is of no known class; None: too few images were held out to say."""
+        """The distance above which an image is of no known class; None: too few images were held out."""
         if self._unseen is None or self._unseen.images < ENOUGH:
             return None
         with of_images():
@@ -241,14 +241,14 @@ class EncodedModel(LearnedModel):
         return self.linear(self.features(encoded))[:, list(self.life.known.values())]
 
     def answers(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, known classes): probabilities, and how far each image is from each class."""
+        """Probabilities, and distances of each image to each class, both (n, known classes)."""
         distances = self.distance.to_each(self.features(encoded))[:, list(self.life.known.values())]
         return torch.softmax(self.scores(encoded) / self.temperature, 1), distances
 
     def confusion(self) -> Tensor | None:
-        """(known classes, known classes): the share of a class's images that is answered with each class; None: too few were held out.
+        """(known classes, known classes): the share of a class's images predicted as each class; None: too few were held out.
 
-        Estimated as the temperature is, with draws around the held-out means.
+        Estimated like the temperature, with draws around the held-out means.
         """
         if self._unseen is None or self._unseen.images < ENOUGH:
             return None
@@ -256,7 +256,7 @@ class EncodedModel(LearnedModel):
         return self._unseen.answered(self._masked(self._trial))[known][:, known]
 
     def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
-        """Images (n, h, w, 1 or 3), of bytes or of floats in 0..1, as parts."""
+        """Encode images (n, h, w, 1 or 3), of bytes or of floats in 0..1, and yield parts."""
         images = as_bytes(images)
         for some, pixels, features in self.encoder.stream(range(len(images)), lambda i: self.encoder.prepare(images[i : i + 1])):
             yield pixels, features, [labels[i] for i in some if labels]
@@ -271,9 +271,9 @@ class EncodedModel(LearnedModel):
         self.life.rename(old, new)
 
     def remove(self, label: Label) -> bool:
-        """The class is no answer any more. Where sums of each class are kept, its images are taken out, exactly: then True.
+        """No longer predict this class. If sums of each class are kept, also remove its images exactly and return True.
 
-        Otherwise they stay in the sums, and `forget` takes them out.
+        Otherwise they stay in the sums until `forget` removes them.
         """
         class_id = self.life.remove(label)
         if self.head.class_sums:
@@ -320,16 +320,16 @@ class EncodedModel(LearnedModel):
             return cls(Identity.parse(about["encoder"]), head, life, State(*parts))
 
     def copy(self) -> EncodedModel:
-        """The same model; its labels may be changed without changing this one's."""
+        """Return a copy whose labels can be changed independently."""
         life = replace(self.life, labels=[list(labels) for labels in self.life.labels], removed=list(self.life.removed))
         return EncodedModel(self.identity, self.head, life, self.sums, self._encoder)
 
     def problems(self) -> list[str]:
-        """What no images could have left in the sums, and whether the head follows from them; see `Lifelong.problems`."""
+        """Say if no images could have these sums, or if no head can be solved from them; see `Lifelong.problems`."""
         return unlike_images(self.sums, self.life) or self.unsolved()
 
     def unsolved(self) -> list[str]:
-        """Says so if the head, or what calibrates it, does not follow from the sums, or is not finite."""
+        """Say so if the head or its calibration cannot be computed from the sums, or is not finite."""
         try:
             heads = [self.linear, *([self._trial] if self.taught.images else [])]
             numbers = torch.cat([torch.tensor([self.temperature, self.unknown_above or 0.0]), self.distance.factor.flatten()])
@@ -340,7 +340,7 @@ class EncodedModel(LearnedModel):
 
 
 def joined(parts: Iterable[Split], images: int = 512) -> Iterator[Split]:
-    """Parts of at least so many images, for a Gram matrix takes as long to add up for few images as for many."""
+    """Join parts to at least `images` images: adding to a Gram matrix takes as long for few images as for many."""
     waiting: list[Split] = []
     for part in parts:
         waiting.append(part)
@@ -357,14 +357,14 @@ def _joined(parts: Sequence[Split]) -> Split:
 
 
 def _only(life: Life, classes: Sequence[int]) -> Life:
-    """The labels of some classes, which are numbered anew."""
+    """The life with these classes only, renumbered."""
     numbers = iter(range(len(life.every_label)))
     labels = [[label for label in labels if next(numbers) in classes] for labels in life.labels]
     return replace(life, labels=labels, removed=[classes.index(c) for c in life.removed if c in classes], tasks=list(life.tasks))
 
 
 def _check(about: About, tensors: Tensors) -> None:
-    """Refuse what cannot be a model."""
+    """Refuse contents that cannot be a model."""
     check_format(about, KIND, FORMAT)
     wanted = {f"{part}.{name}" for part in PARTS for name in _names(bool(about["head"].get("class_sums")))}
     if set(tensors) - {"notes"} != wanted:  # earlier versions also kept notes

@@ -56,5 +56,5 @@ def encoded_program(model: EncodedModel) -> Any:
     module = EncodedModule(model).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     try:
         return exported_program(module, torch.zeros(2, size, size, 3, dtype=torch.uint8))
-    except Exception as error:  # torch.export has many, and an encoder may be anything
+    except Exception as error:  # torch.export raises many kinds, and an encoder may be any module
         raise ConfigError(f"PyTorch cannot export the encoder {model.identity.name}: {str(error)[:200]}") from None

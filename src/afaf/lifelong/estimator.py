@@ -1,4 +1,4 @@
-"""`AFAFClassifier`: a classifier that keeps learning, with the habits of scikit-learn.
+"""`AFAFClassifier`: a classifier that keeps learning, with scikit-learn's interface.
 
 model = AFAFClassifier(max_tasks=12)
 model.partial_fit(january, january_labels)      # a task: these classes
@@ -54,7 +54,7 @@ from afaf.streams.tasks import Augment
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
 CLASS_SUMS = "class_sums are for a head in closed form, and this is a network: leave that out"
 OF_NETWORK = ("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "settings")
-DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters that begin a model, and their settings
+DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters fixed when begun, and their settings
 
 
 class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -78,8 +78,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "torchvision:NAME", "transformers:NAME", a .pt2 or .onnx file, a module, or "patches", which needs no training; "auto" takes
             the one of `afaf[photos]`, if it is installed, else "patches". None (the default) or "none" trains a network. With a
             closed-form head, more samples of known classes are learned like any others.
-        method: With an encoder the head: "lda", "ridge", "projection" or "nearest-mean"; None: "lda", or "ridge" on "patches".
-            Or a method of `afaf methods`, by which a network is trained, on features with an encoder; None without one: "afaf".
+        method: With an encoder, the head: "lda", "ridge", "projection" or "nearest-mean"; None: "lda", or "ridge" on "patches".
+            Or a method of `afaf methods` to train a network, with an encoder on its features; None without an encoder: "afaf".
         class_sums: With a closed-form head, keep sums of each class too: `remove_class` is then exact.
         learned_classes: For samples of classes learned before, without a closed-form head: "refuse" raises a ValueError, "skip" leaves
             them out with a warning.
@@ -191,7 +191,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path, **parameters: Any) -> Self:
         """The classifier in a model file, ready to predict and to learn more, with the parameters that the model was made with.
 
-        Of those given here, learned_classes, device and verbose may be new; another value of what was decided when it was begun is refused.
+        Among `parameters`, learned_classes, device and verbose may be new; other values of parameters decided at the beginning are refused.
         """
         model = cls(**parameters)
         lifelong: AnyModel = EncodedModel.load(path) if has_encoder(Path(path)) else Lifelong.load(path, find_device(model.device))
@@ -203,7 +203,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model
 
     def rename_class(self, old: Any, new: Any) -> Self:
-        """Another label for a class."""
+        """Give a class another label."""
         check_is_fitted(self)
         with self._one_change():
             changed = self._lifelong.copy()
@@ -211,7 +211,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._take(changed)
 
     def forget(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Take samples out again, as if never learned: only with a closed-form head. A class of which none is left is gone."""
+        """Remove samples as if they were never learned; only with a closed-form head. A class without samples left is gone."""
         check_is_fitted(self)
         with self._one_change():
             model = self._lifelong
@@ -222,7 +222,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def remove_class(self, label: Any) -> Self:
         """No longer answer with a class. With `class_sums`, the model is then as if it had never learned the class.
 
-        A network's task without classes gives its place back.
+        In a network, a task without classes left frees its place for another task.
         """
         check_is_fitted(self)
         with self._one_change():
@@ -230,7 +230,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             changed.remove(plain_label(label))
             return self._take(changed)
 
-    # What scikit-learn asks of an estimator.
+    # Required by scikit-learn.
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -254,18 +254,18 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "_lifelong" in state:
             try:
                 device = find_device(state["device"])
-            except AfafError:  # pickled where there was another device
+            except AfafError:  # pickled on a machine with another device
                 state["device"] = "auto"
                 device = find_device("auto")
             kind = EncodedModel if state.pop("_has_encoder", False) else Lifelong
             state["_lifelong"] = kind.from_bytes(state["_lifelong"], device)
         super().__setstate__(state)
 
-    # How it is done.
+    # Implementation.
 
     @contextlib.contextmanager
     def _one_change(self) -> Iterator[None]:
-        """One change at a time, by whichever thread; one that fails or is interrupted leaves the model as it was."""
+        """Allow one change at a time, from any thread; one that fails or is interrupted leaves the model as it was."""
         with lock_of(self), as_value_errors():
             before = dict(vars(self))
             try:
@@ -292,7 +292,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._images(flat), labels
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
-        """X as scikit-learn checks it, in two dimensions; bytes stay bytes."""
+        """X in two dimensions, checked by scikit-learn; bytes stay bytes."""
         if isinstance(X, np.ndarray) and X.ndim in (3, 4):
             X = X.reshape(len(X), prod(X.shape[1:]))
         flat: NDArray[Any] = validate_data(self, X, reset=reset, dtype="numeric", accept_large_sparse=False)
@@ -309,7 +309,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._lifelong, self._images(flat)
 
     def _attach(self, model: AnyModel) -> None:
-        """Find the encoder of a model that was read: this estimator's, or the one that the model names."""
+        """Find the encoder of a model read from a file: this estimator's, or the one that the model names."""
         if model.identity is not None and not model.attached:
             with as_value_errors():
                 model.attach(model.identity.name if self.encoder in (None, AUTO, NONE) else self.encoder, find_device(self.device))
@@ -341,7 +341,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model.encode(only_images(images), [plain_label(label) for label in labels.tolist()])
 
     def _of_network(self) -> list[str]:
-        """Parameters given that only a network has."""
+        """Given parameters that only a network has."""
         own = inspect.signature(type(self).__init__).parameters
         return [name for name in OF_NETWORK if getattr(self, name) != own[name].default]
 
@@ -349,14 +349,14 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _settings(self, any_seed: Callable[[], int]) -> LifelongSettings:
-        """The parameters as a model is begun with them; `any_seed` gives one where random_state is not a number."""
+        """The parameters as settings of a new model; `any_seed` gives a seed if random_state is not an int."""
         chosen = {setting: getattr(self, parameter) for parameter, setting in DECIDED.items()}
         chosen["method"] = chosen["method"] or METHOD
         seed = self.random_state if isinstance(self.random_state, (int, np.integer)) else any_seed()
         return LifelongSettings(**{**chosen, "seed": int(seed)})
 
     def _refuse_late(self, lifelong: AnyModel) -> None:
-        """What is decided when a model is begun holds for all its tasks: another value is refused, for it would be ignored."""
+        """Refuse parameters that differ from those the model was begun with: they hold for all its tasks and would be ignored."""
         if isinstance(lifelong, EncodedModel):
             for name, had in of_head(lifelong.head).items():
                 if getattr(self, name) not in (None, had):
@@ -382,12 +382,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return encoder | (of_head(model.head) if isinstance(model, EncodedModel) else self._parameters(model.made_with))
 
     def _parameters(self, settings: LifelongSettings) -> dict[str, Any]:
-        """Parameters that a model was begun with, or might have been."""
+        """The parameters that correspond to these settings."""
         image_shape = self._image_shape if len(self._image_shape) == 3 else None
         return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
     def _take(self, lifelong: AnyModel) -> Self:
-        """Answer with this model from now on."""
+        """Use this model from now on."""
         self._lifelong = lifelong
         if not hasattr(self, "_image_shape"):
             self._image_shape = shape_in(lifelong, self.image_shape)

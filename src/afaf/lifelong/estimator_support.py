@@ -24,7 +24,7 @@ from afaf.training.report import EpochReport
 
 
 class Told(Progress):
-    """Tells of tasks and epochs on stderr."""
+    """Reports tasks and epochs on stderr."""
 
     def __init__(self, verbose: int):
         self.verbose = verbose
@@ -53,7 +53,7 @@ def lock_of(model: object) -> threading.RLock:
 
 @contextlib.contextmanager
 def as_value_errors() -> Iterator[None]:
-    """Whatever is wrong with a call is a ValueError, as scikit-learn has it; a want of memory is a MemoryError."""
+    """Turn errors of a call into ValueError, as scikit-learn expects, and lack of memory into MemoryError."""
     try:
         yield
     except Exception as error:
@@ -64,13 +64,13 @@ def as_value_errors() -> Iterator[None]:
 
 
 def with_channels(shape: Iterable[Any]) -> tuple[int, ...]:
-    """(h, w) is (h, w, 1)."""
+    """Add a missing channel: (h, w) becomes (h, w, 1)."""
     extents = tuple(int(extent) for extent in shape)
     return (*extents, 1) if len(extents) == 2 else extents
 
 
 def shape_of(X: NDArray[Any], image_shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """What one image is: (features,), or (h, w, c)."""
+    """The shape of one image: (features,), or (h, w, c)."""
     shape = tuple(X.shape[1:])
     if image_shape is not None:
         given = with_channels(image_shape)
@@ -81,7 +81,7 @@ def shape_of(X: NDArray[Any], image_shape: tuple[int, ...] | None) -> tuple[int,
 
 
 def shape_in(model: AnyModel, image_shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The shape of the images that a model read from a file takes; with an encoder any, so `image_shape` says which are given."""
+    """The image shape of a model read from a file; an encoder takes any shape, so `image_shape` gives it."""
     if model.identity is not None:
         return with_channels(image_shape or (*[model.identity.preprocessing.size] * 2, 3))
     shape = model.spec.input_shape
@@ -89,7 +89,7 @@ def shape_in(model: AnyModel, image_shape: tuple[int, ...] | None) -> tuple[int,
 
 
 def check_alike(X: Any, shape: tuple[int, ...]) -> None:
-    """As many values in another shape, such as channels first, are other images."""
+    """Refuse images with the same number of values in another shape, such as channels first."""
     if isinstance(X, np.ndarray) and X.ndim in (3, 4) and len(shape) == 3 and with_channels(X.shape[1:]) != shape:
         raise ValueError(
             f"images of shape {with_channels(X.shape[1:])} for a model of {shape} (height, width, channels): they must be alike"
@@ -97,7 +97,7 @@ def check_alike(X: Any, shape: tuple[int, ...]) -> None:
 
 
 def as_array(labels: Sequence[Label]) -> NDArray[Any]:
-    """Labels in order; numbers beside texts stay what they are, numbers first."""
+    """Sorted labels; if numbers and strings are mixed, numbers stay numbers and come first."""
     if len({isinstance(label, str) for label in labels}) == 1:
         return np.unique(np.array(labels))
     array = np.empty(len(labels), dtype=object)
@@ -117,7 +117,7 @@ def plain_label(label: Any) -> Label:
 
 
 def without_learned(known: Container[Label], images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Samples of classes that are not known yet."""
+    """Keep samples of classes that are not known yet."""
     new = np.array([plain_label(label) not in known for label in labels.tolist()], dtype=bool)
     if not new.all():
         warnings.warn(f"{int((~new).sum())} samples of classes that were learned already are left out", UserWarning, stacklevel=3)
@@ -130,7 +130,7 @@ def of_head(head: HeadSettings) -> dict[str, Any]:
 
 
 def only_images(images: NDArray[Any]) -> NDArray[Any]:
-    """What an encoder takes: vectors are refused."""
+    """Refuse vectors: an encoder takes only images."""
     if images.ndim != 4:
         raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
     return images

@@ -1,4 +1,4 @@
-"""How right a model is on labelled images: overall, by class and by call, which classes it takes for which, and its probabilities."""
+"""Evaluate a model on labelled images: accuracy overall, by class and by call, confused classes, and calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from afaf.lifelong.calibration import calibration_error
 from afaf.lifelong.life import Label, Life
 from afaf.streams.sources.verify import shortened
 
-WORST = 10  # images that are named
+WORST = 10  # wrong answers that are named
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class UnknownClasses:
 
     images: int
     classes: list[str]
-    none_of_these: int | None  # images that are called none of these; None: the model cannot tell
+    none_of_these: int | None  # images that the model calls none of these; None: it cannot tell
 
     def __str__(self) -> str:
         belong = "1 image belongs" if self.images == 1 else f"{self.images} images belong"
@@ -35,10 +35,10 @@ class UnknownClasses:
 
 @dataclass(frozen=True)
 class Evaluation:
-    images: int  # of known classes, as in all that follows but `unknown_classes`
+    images: int  # of known classes, as are all other fields but `unknown_classes`
     accuracy: float  # percent
     calibration_error: float
-    classes: list[dict[str, Any]]  # label, call, images, accuracy, and what it is most often taken for
+    classes: list[dict[str, Any]]  # label, call, images, accuracy, and the class it is most often taken for
     calls: list[dict[str, Any]]  # call, images, accuracy
     confusion: list[dict[str, Any]]  # label, answer, images: wrong answers, the most frequent first
     worst: list[dict[str, Any]]  # file, label, answer, probability: wrong answers, the surest first
@@ -53,9 +53,9 @@ class Evaluation:
 def evaluate(
     life: Life, files: Sequence[Path], labels: Sequence[str], probabilities: NDArray[Any], unknown: NDArray[Any] | None
 ) -> Evaluation:
-    """Judge answers; `probabilities` are (n, known classes) in the order of `life.known`, labels as a folder spells them.
+    """Score answers; `probabilities` are (n, known classes) in the order of `life.known`, labels as a folder spells them.
 
-    Images of classes that the model does not know are counted apart.
+    Images of classes that the model does not know are counted separately.
     """
     spelled = set(map(str, life.known))
     check_some_known(spelled, labels)
@@ -75,7 +75,7 @@ def _judge(
     unknown: NDArray[Any] | None,
     apart: UnknownClasses,
 ) -> Evaluation:
-    """Judge answers to images of known classes."""
+    """Score answers to images of known classes."""
     names: list[Label] = list(life.known)
     spelled = {str(name): k for k, name in enumerate(names)}
     target = np.array([spelled[label] for label in labels])
@@ -119,7 +119,7 @@ def _judge(
 
 
 def check_some_known(known: Iterable[str], labels: Iterable[str]) -> None:
-    """A folder of which a model knows no class cannot be evaluated."""
+    """Raise DataError if the model knows none of a folder's classes."""
     names, given = set(known), set(labels)
     if not names & given:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a model of an encoder and a head keeps of its images: sums, and which head follows from them."""
+"""The state of a model of an encoder and a head: sums over its images, and the head to solve from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def default_head(encoder: str) -> str:
 class HeadSettings:
     name: str = DEFAULT
     options: Mapping[str, float] = field(default_factory=dict)  # of the head, such as shrinkage
-    balance: bool = True  # classes count the same, however many images they have
+    balance: bool = True  # classes have equal weight, however many images they have
     class_sums: bool = False  # keep the Gram matrix of each class too: a class can then be taken out without its images
 
     def __post_init__(self) -> None:
@@ -51,18 +51,18 @@ class State:
 
     @classmethod
     def empty(cls, features: int, each: bool = False) -> State:
-        """`each`: with the Gram matrix of each class."""
+        """No images; with `each`, also keep the Gram matrix of each class."""
         return cls(Sums.empty(features, each=each), Sums.empty(features, each=each))
 
     def without(self, c: int) -> State:
-        """Without the images of a class, whose own Gram matrix was kept; later classes are numbered anew."""
+        """Remove the images of a class whose own Gram matrix was kept; later classes are renumbered."""
         return State(self.taught.without(c), self.held.without(c))
 
     def take(self, classes: Sequence[int]) -> State:
         return State(self.taught.take(classes), self.held.take(classes))
 
     def placed(self, rows: Sequence[int], classes: int) -> State:
-        """Class i becomes class rows[i] of so many."""
+        """Renumber: class i becomes class rows[i] of `classes`."""
         return State(self.taught.placed(rows, classes), self.held.placed(rows, classes))
 
     @property
@@ -79,12 +79,12 @@ class State:
         return State(self.taught.settled(), self.held.settled())
 
 
-JUDGED = 50_000  # held-out images of a call, at most, by which it is judged: their features are kept until it ends
+JUDGED = 50_000  # most held-out images that score a call: their features are kept until it ends
 
 
 @dataclass(frozen=True)
 class Summed:
-    """What is left of images: sums with a row for each of `labels`, and features and rows of images held out. They can be added."""
+    """Images reduced to sums, with a row for each of `labels`, and the features and rows of held-out images. Can be added."""
 
     labels: list[Label]
     state: State
@@ -96,7 +96,7 @@ class Summed:
         return cls([], State.empty(features, each), torch.empty(0, features), torch.empty(0, dtype=torch.int64))
 
     def placed(self, labels: Sequence[Label]) -> tuple[State, Tensor]:
-        """The sums, and the classes of the images held out, with the rows of these labels."""
+        """The sums and the classes of the held-out images, renumbered to the rows of these labels."""
         place = {label: c for c, label in enumerate(labels)}
         rows = [place[label] for label in self.labels]
         return self.state.placed(rows, len(labels)), torch.tensor(rows, dtype=torch.int64)[self.target]
@@ -109,7 +109,7 @@ class Summed:
 
 
 def joined_labels(labels: Sequence[Label], more: Sequence[Label]) -> list[Label]:
-    """The labels, and those of `more` that are new; two that are spelled the same are an error."""
+    """The labels, and those of `more` that are new; different labels with the same spelling are an error."""
     spelled = {str(label): label for label in labels}
     for label in more:
         if spelled.setdefault(str(label), label) != label:
@@ -118,6 +118,6 @@ def joined_labels(labels: Sequence[Label], more: Sequence[Label]) -> list[Label]
 
 
 def is_held_out(pixels: NDArray[Any], share: float) -> bool:
-    """Decided by a digest of the prepared pixels: the same for the same image, whenever it comes."""
+    """Decided by a digest of the prepared pixels, so always the same for the same image."""
     digest = hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).digest()
     return int.from_bytes(digest[:8], "little") < share * 2**64

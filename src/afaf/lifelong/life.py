@@ -1,4 +1,4 @@
-"""What a model that keeps learning knows besides its weights: its labels by call, and a note of each call."""
+"""The record of a model that keeps learning, besides its weights: labels by call, and a note on each call."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from afaf.storage.model_file import Model
 
 Label = str | int | float | bool
 Negatives = Literal["auto", "always", "never"]
-TELLING = 3  # held-out images of a class from which it is told that none is right
-UNBALANCED = 10  # a class with so many times fewer images than another is told of
+TELLING = 3  # held-out images of a class needed to warn that none is right
+UNBALANCED = 10  # warn of a class with this many times fewer images than another
 
 
 @dataclass
 class TaskNote:
-    """What is written down of a task that was learned."""
+    """The note on a learned task."""
 
     learned: str  # when, in UTC
     images: int  # learned from
     held_out: int
-    accuracy: float | None = None  # percent of the held-out images, among all classes known then; None: none were held out
+    accuracy: float | None = None  # percent of the held-out images, among all classes known then; None: no images were held out
     temperature: float | None = None  # None: too few images were held out to fit one
 
     @classmethod
@@ -46,23 +46,23 @@ class TaskNote:
 
 @dataclass
 class Life:
-    """What a model that keeps learning knows besides its network: kept in the model file as `life`."""
+    """The record of a model that keeps learning, besides its network; stored in the model file as `life`."""
 
     max_tasks: int
     max_classes: int | None
-    pixels: Literal["uint8", "float"]  # whether images counted 0..255 stand for 0..1
+    pixels: Literal["uint8", "float"]  # uint8: pixels 0..255 stand for 0..1
     labels: list[list[Label]]  # by task, in the order of their class ids
     removed: list[int] = field(default_factory=list)  # class ids
     balance: bool = True
     negatives: Negatives = "auto"
     validation: float = 0.1
-    epochs: int | None = None  # of every task; None: by its images
+    epochs: int | None = None  # of every task; None: chosen from its number of images
     tasks: list[TaskNote] = field(default_factory=list)
-    encoder: Identity | None = None  # whose features a network learns from; None: from images
+    encoder: Identity | None = None  # a network learns from its features; None: from images
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], class_names: list[list[str]]) -> Life:
-        """From a file; raises ValueError, KeyError or TypeError for what no model could have said."""
+        """The record in a file; raises ValueError, KeyError or TypeError if no model can have written it."""
         life = cls(**{**data, "tasks": [TaskNote.parse(note) for note in data["tasks"]]})
         life.encoder = Identity.parse(data["encoder"]) if data.get("encoder") else None
         if [len(labels) for labels in life.labels] != [len(names) for names in class_names] or len(life.tasks) != len(life.labels):
@@ -82,7 +82,7 @@ class Life:
 
     @property
     def every_label(self) -> list[Label]:
-        """By class id, removed ones too."""
+        """The labels by class id, including removed ones."""
         return [label for labels in self.labels for label in labels]
 
     @property
@@ -99,7 +99,7 @@ class Life:
         return found
 
     def rename(self, old: Label, new: Label) -> tuple[int, int]:
-        """Another label for a class; returns its place in `labels`."""
+        """Give a class another label; returns its place in `labels`."""
         class_id = self.class_id(old)
         if new in self.known or str(new) in {str(label) for label in self.known if label != old}:
             raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
@@ -109,7 +109,7 @@ class Life:
         return task, place
 
     def remove(self, label: Label) -> int:
-        """The class is no answer any more; returns its number."""
+        """No longer predict this class; returns its id."""
         class_id = self.class_id(label)
         if len(self.known) == 1:
             raise DataError(f"'{label}' is the only class the model knows: remove the file instead")
@@ -122,7 +122,7 @@ class Life:
         return self.known[label]
 
     def label_of(self, text: str) -> Label:
-        """A label by its spelling, for it may be a number, known ones first; the text itself if no label is spelled so."""
+        """The label spelled `text`, which may be a number; known ones first. If there is none, the text itself."""
         return next((label for label in [*self.known, *self.every_label] if str(label) == text), text)
 
     def task_of(self, class_id: int) -> int:
@@ -143,7 +143,7 @@ def few_images(counts: Mapping[Label, int]) -> str | None:
 
 
 def life_of_run(model: Model, name: str) -> Life:
-    """What a model written by a run says, as a life that is over."""
+    """The record of a model written by a run, which learns no more."""
     if find_method(model.method).predictor is not Method.predictor:
         raise FileError(f"{name} is a model of method '{model.method}', which answers in a way of its own: use it from Python")
     if len(set(model.preparations)) != 1:

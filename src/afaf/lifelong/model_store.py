@@ -1,4 +1,4 @@
-"""Model files that are changed again and again, and never harmed: a new one is verified before it takes the place of the old one."""
+"""Safe changes of model files: a new file is verified before it replaces the old one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNDO = re.compile(r"\.undo-[0-9a-f]{16}")
 
 
 def has_encoder(path: Path) -> bool:
-    """Whether a file holds a model of an encoder and a head; False also for a file that is not there or cannot be read."""
+    """Whether a file holds a model of an encoder and a head; False also for a file that is missing or unreadable."""
     try:
         return path.is_file() and container.description(path)[0].get("kind") == KIND
     except FileError:
@@ -37,12 +37,12 @@ def open_encoded(path: Path) -> EncodedModel:
 
 
 def checksum_of(path: Path) -> str | None:
-    """What tells two states of a model file apart; None where there is no file."""
+    """The model file's checksum, from its header; None if there is no file."""
     return container.description(path)[1] if path.exists() else None
 
 
 def open_model(path: Path, device: torch.device | str = "cpu") -> Lifelong:
-    """The network in a file; the message for one that cannot be used says how to go on."""
+    """The network in a file; the error for a file that cannot be used says what to do."""
     if path.is_dir():
         raise FileError(f"{path} is a folder: name a model file")
     if not path.exists():
@@ -62,9 +62,9 @@ def _advised(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_if_interrupted(path: Path) -> Iterator[str | None]:
-    """Ctrl-C while a model file is to be changed ends in words that say how the file is now, and how to go on.
+    """On Ctrl-C within the block, raise StoppedError, which gives the state of the model file and what to do.
 
-    In the block, the file's checksum is known as it was when it began.
+    Yields the file's checksum from before the block.
     """
     before = _state(path)
     try:
@@ -74,7 +74,7 @@ def told_if_interrupted(path: Path) -> Iterator[str | None]:
 
 
 def _state(path: Path) -> str | None:
-    """What tells two states of a file apart, whatever it is; None where there is none."""
+    """The file's checksum, or a fixed text if it is not a model; None if there is no file."""
     try:
         return checksum_of(path)
     except FileError:
@@ -94,12 +94,11 @@ def load_any(path: Path, device: torch.device | str = "cpu") -> AnyModel:
 
 
 def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo: bool = False) -> None:
-    """Put a model into its file. `before` is the checksum of what was read from there: a file changed since is not written over.
+    """Write a model to its file. `before` is the checksum from when the file was read: a file changed since is not overwritten.
 
-    The new file is verified before it gets its name, so that the old one is there until then. `keep_undo` keeps the old one beside it,
-    for `undo_change`.
+    The new file is verified before it replaces the old one. `keep_undo` keeps the old one beside it, for `undo_change`.
     """
-    path = path.resolve()  # what a link leads to is changed, not the link
+    path = path.resolve()  # change the link's target, not the link
     with one_at_a_time(path):
         _check_unchanged(path, before)
         remove_parts(path.parent)
@@ -116,12 +115,12 @@ def replace_model(path: Path, model: AnyModel, before: str | None, *, keep_undo:
         _remove_undo(path, but=checksum_of(path) if keep_undo else None)
 
 
-# One step back. The file before a change is kept as FILE.undo-CHECKSUM, with the checksum of the file after it: so it is never taken for
-# the past of another state, whenever the process dies. An empty one says that there was no model.
+# Undo of one step. The file before a change is kept as FILE.undo-CHECKSUM, with the checksum of the file after the change, so it is never
+# taken for the past of another state, even if the process dies. An empty file means that there was no model.
 
 
 def undo_of(path: Path) -> Path | None:
-    """The file that holds the model before its last change; None if there is no way back."""
+    """The file that holds the model before its last change; None if nothing can be undone."""
     path = path.resolve()
     try:
         kept = _undo_name(path, checksum_of(path))
@@ -131,7 +130,7 @@ def undo_of(path: Path) -> Path | None:
 
 
 def undo_change(path: Path, before: str | None) -> None:
-    """Take the last change back; if that was the first one, there is no model afterwards. `before` is as in `replace_model`."""
+    """Undo the last change; if it was the first one, there is no model afterwards. `before` is as in `replace_model`."""
     path = path.resolve()
     with one_at_a_time(path), writing(path):
         _check_unchanged(path, before)
@@ -158,7 +157,7 @@ def _keep_for_undo(path: Path, after: str | None) -> None:
         return
     try:
         os.link(path, kept)
-    except OSError:  # a disk without links
+    except OSError:  # a file system without hard links
         write_whole(kept, path.read_bytes())
 
 
@@ -174,7 +173,7 @@ def _check_unchanged(path: Path, before: str | None) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Whether a file could be written there, before anything is computed that could not be kept; nothing is made."""
+    """Raise WriteError if no file can be written there, before anything is computed; creates nothing."""
     path = path.resolve()
     there = next(above for above in path.parents if above.exists())
     if not there.is_dir():
@@ -185,7 +184,7 @@ def check_place(path: Path) -> None:
 
 
 def make_place(path: Path) -> None:
-    """The folder of a new file."""
+    """Create the folder of a new file."""
     check_place(path)
     make_folders(path.parent, "choose another place")
 

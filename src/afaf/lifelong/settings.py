@@ -21,25 +21,25 @@ from afaf.runs.presets.plus import is_plus
 from afaf.runs.setup import Setup, set_up
 from afaf.streams.tasks import Augment, Outline
 
-METHOD = "afaf"  # where nobody names another
+METHOD = "afaf"  # the default
 MOST_WEIGHTS = 1 << 28  # of a model, 1 GiB
 MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
-MAX_TASKS = 10  # that a model is made for where nobody says how many there will be
+MAX_TASKS = 10  # that a model is made for by default
 
 
 @dataclass(frozen=True)
 class LifelongSettings:
-    """What is decided when a model is made."""
+    """The settings that are fixed when a model is begun."""
 
     max_tasks: Annotated[int, Within(1, MOST_TASKS)] | None = None  # None: from max_classes, or 10
     max_classes: Annotated[int, Within(1, 1 << 20)] | None = None  # None: output rows are added as classes arrive
     method: str = METHOD
     network: str | None = None  # None: the one that suits the images
-    epochs: Count | None = None  # None: so many that a task gets 1,500 steps, 20 to 200
+    epochs: Count | None = None  # None: enough for 1,500 steps per task, from 20 to 200
     batch_size: Count | None = None
     lr: Positive | None = None
     augment: Augment = "none"
-    settings: Any = None  # a mapping or a list: anything else, section.key=value
+    settings: Any = None  # any other settings: a mapping, or a list of section.key=value
     balance: bool = True  # images of rare classes count more
     negatives: Negatives = "auto"  # none-of-mine images made from a task's own: auto is always, unless the model is for a single task
     validation: Portion = 0.1  # of each class, held out for the accuracy shown and the temperature
@@ -47,7 +47,7 @@ class LifelongSettings:
 
 
 def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
-    """The tasks a model is made for, and its network: settings are checked here, before any image need be read."""
+    """The tasks a model is made for, and its network; checks the settings before any image is read."""
     outline = expected_outline(shape, n_classes, images, settings)
     setup = set_up(outline, settings.method, *_tables(outline, settings))
     if len(setup.method.task_groups(2)) == 1:
@@ -63,7 +63,7 @@ def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: Lif
 
 
 def expected_outline(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> Outline:
-    """As many tasks as are expected, all like the first."""
+    """An outline of the expected tasks, all like the first."""
     max_tasks = _tasks_expected(settings, n_classes)
     names = tuple(tuple(f"{task}-{k}" for k in range(n_classes)) for task in range(max_tasks))
     return Outline("lifelong", shape, names, (images,) * max_tasks)
@@ -74,19 +74,19 @@ def _tables(outline: Outline, settings: LifelongSettings) -> list[Table]:
 
 
 def config_of(outline: Outline, settings: LifelongSettings) -> Config:
-    """What settings come to, whether or not such a model could be made."""
+    """The configuration from these settings, whether or not such a model can be made."""
     kind = find_method(settings.method)
     return build_config(kind.Options, *with_presets(outline, kind, _tables(outline, settings)))
 
 
 def epochs_of_every_task(outline: Outline, settings: LifelongSettings, config: Config) -> int | None:
-    """None: chosen for each task from its number of images."""
+    """Epochs of every task; None: chosen for each task from its number of images."""
     by_images = settings.epochs is None and config.learn.epochs == lifelong_table(outline, settings)["learn"]["epochs"]
     return None if by_images else config.learn.epochs
 
 
 def spelled_out(outline: Outline, settings: LifelongSettings, config: Config) -> LifelongSettings:
-    """Settings as a configuration has them, with nothing left open; `settings` is what it says beyond the others."""
+    """The complete settings of a configuration; `settings` holds those that no other field covers."""
     found = replace(
         settings,
         max_tasks=len(outline),
@@ -96,7 +96,7 @@ def spelled_out(outline: Outline, settings: LifelongSettings, config: Config) ->
         settings=None,
     )
     beyond = differences(config_of(outline, found).to_dict(), config.to_dict())
-    beyond.pop("learn.epochs", None)  # `epochs` says that
+    beyond.pop("learn.epochs", None)  # covered by `epochs`
     return replace(found, settings=beyond or None)
 
 
@@ -114,10 +114,10 @@ def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:
 
 
 def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
-    """Settings for so many tasks: the last hidden layer is shared out among them, the rest is as generous as all of them allow.
+    """Settings for this many tasks: each gets a share of the last hidden layer, and other sizes are as large as all tasks allow.
 
-    Pairs into the last hidden layer are always fresh, since a task's neurons there are; layers below l_reuse belong to the first tasks. So
-    only what lies between has to last for all.
+    A task's neurons in the last hidden layer are always new, so the pairs into them are, too; layers below l_reuse belong to the first
+    tasks. So only the layers between have to last for all tasks.
     """
     n_tasks = len(outline)
     name = settings.network or suitable_network(outline)
@@ -149,12 +149,12 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
 
 
 def differences(below: Mapping[str, Any], above: Mapping[str, Any], where: str = "") -> Table:
-    """Single settings, such as {"sparse.drop": 10}, that make one table of another."""
+    """The single settings, such as {"sparse.drop": 10}, that turn one table into the other."""
     found: Table = {}
     for name, value in above.items():
         other = below.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
-            if other.keys() - value.keys():  # tables are merged, so one that is replaced has to go first
+            if other.keys() - value.keys():  # tables are merged, so a replaced one must be cleared first
                 found[where + name], other = None, {}
             found |= differences(other, value, f"{where}{name}.")
         elif name not in below or value != other:
@@ -163,5 +163,5 @@ def differences(below: Mapping[str, Any], above: Mapping[str, Any], where: str =
 
 
 def suitable_epochs(images: int, batch_size: int) -> int:
-    """So many that a task gets the steps a sparse network needs."""
+    """Enough epochs for a task to get the steps that a sparse network needs."""
     return min(200, max(20, -(-STEPS // max(1, images // batch_size))))

@@ -1,7 +1,7 @@
-"""Whether sums can be those of images. Images taken out that were never learned leave sums that no images have.
+"""Check that sums can be those of images: removing images that were never learned leaves sums that no images have.
 
-Without any image of its own, a class has sums of 0; the scatter of images around the means of their classes has no negative eigenvalue.
-Sums of many images can also lose a few that were not learned and still look like sums of images: that cannot be told.
+A class without images has sums of 0; the scatter of images around the means of their classes has no negative eigenvalue.
+If a few images that were never learned are removed from sums of many, the result may still pass: this cannot be detected.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SPOILED = (
 
 @dataclass(frozen=True)
 class Slack:
-    """How far genuine sums may be off."""
+    """The tolerance for sums of real images."""
 
-    length: float  # of an image's features, the root of the mean square
-    images: float  # so many, each with all its features, are no more than what rounding leaves
+    length: float  # root mean square length of an image's features
+    images: float  # the error allowed, as a number of images
 
     @classmethod
     def of(cls, state: State, life: Life) -> Slack:
-        """By the images that were ever learned, and how many of them are gone: both rounding and features add up."""
+        """From the images ever learned and the number forgotten: errors of rounding and of features add up."""
         ever = max(state.images, sum(note.images + note.held_out for note in life.tasks))
         squares = float(state.taught.gram.trace() + state.held.gram.trace())
         length = (max(squares, 0.0) / max(state.images, 1)) ** 0.5
@@ -51,7 +51,7 @@ class Slack:
 
 
 def unlike_images(state: State, life: Life, classes: Iterable[int] | None = None) -> list[str]:
-    """What no images could have left; of all classes that have their own sums of products, or of some."""
+    """Reasons why no images can have these sums; the Gram matrices of all classes are checked, or only those of `classes`."""
     labels, slack = life.every_label, Slack.of(state, life)
     found: list[str] = []
     for part in (state.taught, state.held):
@@ -66,14 +66,14 @@ def unlike_images(state: State, life: Life, classes: Iterable[int] | None = None
 
 
 def too_many(state: State, gone: State, labels: Sequence[Label]) -> list[Label]:
-    """Classes of which more images are to go than there are."""
+    """Classes with fewer images than are to be removed."""
     short = (state.taught.counts < gone.taught.counts) | (state.held.counts < gone.held.counts)
     return [labels[c] for c in short.nonzero()[:, 0].tolist()]
 
 
 @contextmanager
 def of_images() -> Iterator[None]:
-    """Sums that no images have may have no head: that is no fault of the program, and told so."""
+    """Raise DataError if no head can be solved: the sums are not those of images, which is no fault of the program."""
     try:
         yield
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # PyTorch does not list it
@@ -81,7 +81,7 @@ def of_images() -> Iterator[None]:
 
 
 def is_usable(head: Linear) -> bool:
-    """Whether all its numbers are finite, but for a bias of -inf: that of a class without images."""
+    """Whether all its numbers are finite, except for a bias of -inf, which a class without images has."""
     return bool(torch.isfinite(head.weights).all() and (torch.isfinite(head.bias) | (head.bias == -torch.inf)).all())
 
 
@@ -103,7 +103,7 @@ def _odd_classes(sums: Sums, labels: Sequence[Label], classes: Iterable[int], sl
 
 
 def _is_scatter(scatter: Tensor, freedom: int, slack: Slack) -> bool:
-    """No eigenvalue is negative, and without freedom all are 0: up to rounding."""
+    """Whether no eigenvalue is negative, and without degrees of freedom all are 0, up to rounding."""
     most = slack.of_products()
     if not freedom:
         return float(scatter.norm()) <= most

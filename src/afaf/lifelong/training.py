@@ -1,4 +1,4 @@
-"""How a call is learned by a network: progress, the falling learning rate, the weights of rare classes."""
+"""How a network learns a call: progress, the learning rate schedule, the weights of rare classes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from afaf.lifelong.life import Label
 from afaf.training.report import EpochReport
 from afaf.training.schedules import StepDecay
 
-HEAVIEST = 10.0  # a rare class's images count at most so many times
+HEAVIEST = 10.0  # the largest weight of a rare class's images
 
-# Used unless another schedule is set. At a constant rate, as in the paper, the last steps leave classes of a task tens of percent apart in
-# how often they are predicted.
+# Used unless another schedule is set. With a constant rate, as in the paper, the classes of a task end up
+# tens of percent apart in how often they are predicted, depending on the last steps.
 SCHEDULE, REWIRE_UNTIL = StepDecay(at=(75.0,), divide_by=10.0), 75.0
 
 
 class Progress:
-    """Told what happens while a task is learned."""
+    """Receives events while a task is learned."""
 
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None: ...
     def epoch_ended(self, report: EpochReport) -> None: ...
@@ -29,7 +29,7 @@ class Progress:
 
 
 class Watch:
-    """Tells of epochs, and keeps how many images were right in the last one: of those that have a right answer, which negatives do not."""
+    """Reports epochs and keeps the accuracy of the last one, over images that have a class; negatives have none."""
 
     def __init__(self, progress: Progress, share: float):
         self.progress, self.share, self.accuracy = progress, share, 100.0
@@ -40,6 +40,6 @@ class Watch:
 
 
 def class_weights(labels: NDArray[Any]) -> dict[int, float]:
-    """Every class weighs the same altogether, up to a limit."""
+    """Weights with which every class has the same total weight, up to a limit."""
     counts = Counter(labels.tolist())
     return {c: min(HEAVIEST, len(labels) / (len(counts) * count)) for c, count in sorted(counts.items())}

@@ -1,4 +1,4 @@
-"""The methods. A new one is a file with a `Method` and one line here, or an entry point `afaf.methods` of another package."""
+"""The methods; a new one is a file with a `Method` and one line here, or an entry point `afaf.methods` of another package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def method_names() -> list[str]:
 
 
 def find_method(name: str) -> type[Method[Any]]:
-    """The method of this name, built in or of another package."""
+    """The method of this name, built in or from another package."""
     if name in BUILT_IN:
         module, attribute = BUILT_IN[name].split(":")
         method = getattr(import_module(module), attribute)
@@ -51,7 +51,7 @@ def find_method(name: str) -> type[Method[Any]]:
 def method_of_command(name: str) -> str | type[Method[Any]]:
     """The method that a user names: a class as "package.module:Class", or a name as it is.
 
-    `find_method` knows names alone: it is also asked for those in model files and run folders, and reading these imports nothing.
+    `find_method` accepts only names: it also looks up those in model files and run folders, and reading these must import nothing.
     """
     if ":" not in name or name in method_names():
         return name
@@ -70,12 +70,12 @@ def method_at(place: str, remedy: str) -> type[Method[Any]]:
 
 
 def place_of(method: type[Method[Any]]) -> str:
-    """Where a class can be imported, unless a script or a function has made it."""
+    """Where a class can be imported from, unless it is defined in a script or a function."""
     return f"{method.__module__}:{method.__qualname__}"
 
 
 def check_own_name(method: type[Method[Any]]) -> None:
-    """Refuse a class that gives itself the name of a built-in method: its runs would be taken for those of that method."""
+    """Refuse a class with the name of a built-in method: its runs would be mistaken for those of that method."""
     name = vars(method).get("name")
     if name in BUILT_IN and BUILT_IN[name] != place_of(method):
         raise ConfigError(f"{method.__qualname__} has the name of a built-in method, '{name}': give it another")

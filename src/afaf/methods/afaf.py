@@ -1,4 +1,4 @@
-"""AFAF (Sokar et al., ECML PKDD 2022): SpaceNet that, once it has learned something similar, *reuses* it.
+"""AFAF (Sokar et al., ECML PKDD 2022): SpaceNet that, after learning something similar, *reuses* it.
 
 From task `first_reuse` on, layers below l_reuse are constant, and new connections are drawn per class between neurons that already respond
 to the class (its candidates) and free ones (Algorithm 1). That is the only difference from SpaceNet.
@@ -93,7 +93,7 @@ class AFAF(SpaceNet[AFAFOptions]):
 
 
 class AFAFPlus(AFAF):
-    """AFAF with what pays beyond the paper. The method is the same: its preset switches the parts on (runs/presets/plus.py)."""
+    """AFAF with the parts that help beyond the paper. The method is the same: its preset enables them (runs/presets/plus.py)."""
 
     name = "afaf-plus"
     summary = "AFAF with strict isolation, a better recipe, rotation self-labels and a router (beyond the paper)"

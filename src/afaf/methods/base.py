@@ -27,7 +27,7 @@ class TaskContext:
     task: int
     classes: tuple[int, ...]  # output rows: a row for each class, or with rotation self-labels four
     data: TaskData  # labelled by output row
-    held_out: TaskData | None = None  # images that are not learned from, for the plateau schedule
+    held_out: TaskData | None = None  # images not used for learning, for the plateau schedule
     warn: Callable[[str], None] = warnings.warn  # warns the user; a run stores the message with its results
 
 
@@ -60,7 +60,7 @@ class Method(CostModel, Generic[O]):
         """Refuse settings that cannot work for this network and stream, before anything is learned."""
 
     def late_options(self) -> tuple[int, frozenset[str]]:
-        """A task, and the options without influence on the tasks before it: runs that differ only in them share those tasks."""
+        """A task number, and the options that do not affect earlier tasks: runs that differ only in them share those tasks."""
         return 1, frozenset()
 
     def start(self, learner: Learner, context: TaskContext, phase: int) -> None:

@@ -6,7 +6,7 @@ the Fisher information. Two estimators of it, with y the model's own answer to x
     batch       F = 1/N  sum over batches B  |B| ( 1/|B| sum over x in B of d log p(y|x) / dw )^2
     per-sample  F = 1/N  sum over images x       (                         d log p(y|x) / dw )^2
 
-`batch` is FACIL's, at training time's augmentation and batch statistics: the paper's lambda of 5000 belongs to it.
+`batch` is FACIL's, with the augmentation and batch statistics of training; the paper's lambda of 5000 is for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Isolated networks: one separate sparse network per task, no neuron shared. The result of perfect isolation; a control.
+"""Isolated networks: a separate sparse network per task, with no shared neurons; a control that shows the result of perfect isolation.
 
-Inside the one ledger: a task draws `share` percent of the neurons of every hidden layer, all of which become fixed, so that no later task
-draws them; its connections are among them, from the input and to its own outputs. It learns as SpaceNet does, with drop and grow, and may
-have as many weights as SpaceNet's sub-network of that task under the same settings: the output rows in full, and the largest density,
-the same in every other W_l, that stays within that number. Where all pairs are fewer than that (sim-CIFAR10), it has them all.
+All are in one ledger: a task draws `share` percent of the neurons of every hidden layer and fixes all of them, so that no later task
+draws them; its connections are between them, from the input and to its own outputs. It learns like SpaceNet, with drop and grow, and may
+have as many weights as SpaceNet's sub-network of that task under the same settings: the full output rows, and in every other W_l the same
+density, the largest that stays within that number. If there are fewer pairs than that (sim-CIFAR10), it has them all.
 Nothing that a task's outputs depend on moves once it is learned, so in task-IL nothing is forgotten: BWT is exactly 0.
 """
 
@@ -46,7 +46,7 @@ class Isolated(SpaceNet[IsolatedOptions]):
         return True
 
     def sizes_of(self, spec: NetworkSpec, task: int, n_classes: int) -> Sizes:
-        """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's weights pay for."""
+        """A share of each layer's neurons, all of them fixed afterwards, and as many connections as SpaceNet's number of weights allows."""
         blocks = {l: edge.block for l, edge in enumerate(spec.edges, 1)}
         budget = sum(count * blocks[l] for l, count in super().sizes_of(spec, task, n_classes).connections.items())
         hidden = {l: share(self.options.share, spec.layer(l).size) for l in spec.hidden_groups}

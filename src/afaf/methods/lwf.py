@@ -2,7 +2,7 @@
 
 The loss of a task is cross-entropy over its own outputs + lambda x cross-entropy from softmax(z_old(x) / T) to softmax(z(x) / T), both over
 the outputs of all earlier classes: z_old are the logits of the model as it was before the task (the teacher, which never changes), z those
-of the learner, and x the new task's images. Without the factor T^2 of Hinton et al., as in FACIL, with which the paper ran it.
+of the learner, and x the new task's images. There is no factor T^2 (Hinton et al.), as in FACIL, which the paper used.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Omega, with f(x) the outputs of the seen classes; no labels are needed:
     batch       Omega = 1/N  sum over batches B  |B| | 1/|B| sum over x in B of d ||f(x)|| / dw |
     per-sample  Omega = 1/N  sum over images x       |                         d ||f(x)|| / dw |
 
-`batch` is FACIL's, at training time's augmentation and batch statistics: the paper's lambda of 1 belongs to it. MAS's own paper takes the
+`batch` is FACIL's, with the augmentation and batch statistics of training; the paper's lambda of 1 is for it. MAS's own paper takes the
 squared norm ||f(x)||^2 (`method.squared`) and the penalty without the half.
 """
 

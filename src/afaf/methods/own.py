@@ -1,4 +1,4 @@
-"""Which neurons, norms and biases are a task's own: those that its plan trains."""
+"""A task's own neurons, norms and biases: those that its plan trains."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def own_neurons(spec: NetworkSpec, record: Allocation, layer: int, unfixed: dict
 
 
 def own_norms(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Under strict isolation norms belong to neurons: those of the task's own move, in layers that its new connections can reach."""
+    """Under strict isolation norms belong to neurons: the task's own move, in layers that its new connections can reach."""
     first = spec.edge(record.l_reuse).target
     return {layer: own_neurons(spec, record, layer, unfixed) for layer in spec.normed_layers if layer >= first}
 
 
 def own_biases(spec: NetworkSpec, record: Allocation, unfixed: dict[int, Tensor], norms: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Those of the task's own neurons, from l_reuse on, but for biases directly before a norm that trains: it subtracts them."""
+    """Those of the task's own neurons, from l_reuse on, except directly before a norm that trains, which subtracts them."""
     targets = {l: spec.edge(l).target for l in range(record.l_reuse, spec.E)}
     before_norm = {layer for layer in norms if spec.layer(layer).ops[0].has_norm}
     return {l: own_neurons(spec, record, target, unfixed) for l, target in targets.items() if target not in before_norm}

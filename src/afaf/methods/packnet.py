@@ -1,8 +1,9 @@
 """PackNet (Mallya and Lazebnik, CVPR 2018): train all free weights, prune by magnitude, retrain the kept ones, then never change them.
 
-After its own code: pruned layer by layer, so that each task keeps the same share of every layer; each task's output rows are its own and
-are not pruned; biases and norms are fixed after the first task; pruned weights are 0 and the next task starts from there. In class-IL all
-connections answer; when the task is known its own mask does: the weights of its own and of earlier tasks (`0 < owner <= task`).
+As in the authors' code: pruning is layer by layer, so that each task keeps the same share of every layer; each task's output rows are its
+own and are not pruned; biases and norms are fixed after the first task; pruned weights are 0 and the next task starts from there. In
+class-IL all connections are used; if the task is known, only those in its mask: the weights of its own and of earlier tasks
+(`0 < owner <= task`).
 """
 
 from __future__ import annotations
@@ -86,5 +87,5 @@ class PackNet(PackNetCosts, Method[PackNetOptions]):
         )
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
-        """With all connections; when the task is known and learned, with its own mask."""
+        """The network with all connections or, if the task is known and learned, with its mask."""
         return learner.network.as_of(task, learner.ledger) if task in learner.network.snapshots else learner.network

@@ -1,4 +1,4 @@
-"""Pieces of EWC and MAS: their options, the terms they keep, and a refusal where the penalty would make plain SGD diverge."""
+"""Parts of EWC and MAS: their options, the terms they keep, and an error if the penalty would make plain SGD diverge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from afaf.training.named import Named, kept_tensors
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import Term, overshoot
 
-OUT_OF_HAND = 1000.0  # an importance that no network has whose weights are of ordinary size
+OUT_OF_HAND = 1000.0  # a larger importance does not occur with weights of ordinary size
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PenaltyOptions(StrengthOptions):
 
 
 def refuse_overshoot(plan: LearningPlan, strength: float, importance: Named) -> None:
-    """Raise where each step of SGD on the penalty would overshoot further."""
+    """Raise DivergedError if each step of SGD on the penalty would overshoot further."""
     factor = overshoot(plan.lr, strength, importance)
     if factor <= 2:
         return
@@ -36,6 +36,6 @@ def refuse_overshoot(plan: LearningPlan, strength: float, importance: Named) -> 
 
 
 def kept_terms(memory: Named) -> list[Term]:
-    """Importance and anchor of each term that was kept, in order."""
+    """Importance and anchor of each stored term, in order."""
     slots = sorted({int(name.split("/")[1]) for name in memory if name.startswith("importance/")})
     return [(kept_tensors(memory, f"importance/{slot}"), kept_tensors(memory, f"anchor/{slot}")) for slot in slots]

@@ -1,6 +1,6 @@
 """The base of EWC and MAS: all weights train, and a quadratic penalty pulls each towards its old value, in proportion to its importance.
 
-The penalty lies on everything but the output layer; gains and shifts of norms are parameters too.
+The penalty covers all parameters but those of the output layer, including gains and shifts of norms.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ P = TypeVar("P", bound=PenaltyOptions)
 
 
 class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
-    """strength / 2 x sum of importance x (parameter - anchor)^2; a subclass says of what the importance is measured."""
+    """strength / 2 x sum of importance x (parameter - anchor)^2; a subclass defines the measure of importance."""
 
     size: ClassVar[Size]
 
     def measure(self, learner: Learner, context: TaskContext, columns: Tensor) -> Measure:
-        """One number an image, of the outputs `columns`, whose gradients say how important a parameter is."""
+        """One number per image, from the outputs `columns`, whose gradients give the importance of parameters."""
         raise NotImplementedError
 
     def strength_name(self) -> str:
@@ -43,7 +43,7 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
         return super().strength_name()
 
     def tuned_with(self) -> dict[str, Any]:
-        """A strength that was tuned is used in closed form unless told otherwise, so it is looked for in closed form."""
+        """A tuned strength is by default used with the closed form, so it is tuned with it."""
         return {"penalty": "proximal"} if self.options.penalty == "auto" else {}
 
     def late_options(self) -> tuple[int, frozenset[str]]:
@@ -76,7 +76,7 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
         new = self.estimate(learner, context)
         slot = context.task if self.options.blend == "separate" else 0
         old = kept_tensors(learner.memory, f"importance/{slot}")
-        if self.options.blend == "half":  # before the first task nothing is important: FACIL begins with zeros, and so halves the first
+        if self.options.blend == "half":  # FACIL begins with importances of 0, and so halves the first
             new = {name: (tensor + old[name]) / 2 if old else tensor / 2 for name, tensor in new.items()}
         elif old:
             new = {name: tensor + old[name] for name, tensor in new.items()}

@@ -2,8 +2,8 @@
 
 The features are fixed before the second task arrives: `trunk`, the last hidden layer of the dense network as trained on the first task, or
 `patches`, filters that are random whitened patches of the first task's images. Each task adds its features to a Gram matrix in float64 (see
-`heads/ridge.py`); the head is the one that all images so far would give together. No image is kept. The regularisation is chosen by
-generalised cross-validation, from the same sums of training images. It answers with features and head; the network's own output is unused.
+`heads/ridge.py`); the head is that of all images so far together. No image is kept. The regularisation is chosen by
+generalised cross-validation, from the same sums of training images. Predictions use features and head; the network's own output is unused.
 """
 
 from __future__ import annotations

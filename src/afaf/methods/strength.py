@@ -1,6 +1,6 @@
 """The base of methods that train all weights with an extra loss term for old tasks, weighted by a strength (lambda).
 
-Conventions are FACIL's, with which the paper ran them: cross-entropy over the current task's outputs, old output rows untouched, the
+The conventions are those of FACIL, which the paper used: cross-entropy over the current task's outputs, old output rows untouched, the
 gradient's norm clipped at 10000.
 """
 

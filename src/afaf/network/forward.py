@@ -1,6 +1,6 @@
 """The forward pass of a described network, as one function that every engine and every measurement calls.
 
-What differs between using a network and training it (dropout, batch statistics, gradients cut at fixed neurons) is a `Mode`.
+A `Mode` holds the differences between evaluation and training: dropout, batch statistics, gradients cut at fixed neurons.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Operations = tuple[Operation, ...]
 
 @dataclass
 class Parameters:
-    """Weights (outputs, inputs, block) and biases by l of W_l, minus 1; norms by neuron layer."""
+    """Weights (outputs, inputs, block) and biases, those of W_l at index l - 1; norms by neuron layer."""
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -34,17 +34,17 @@ class Parameters:
 
 
 class Mode:
-    """Evaluation: no dropout, running statistics, nothing cut."""
+    """Evaluation: no dropout, running statistics, no gradients cut."""
 
     def neurons_above(
         self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
     ) -> Tensor:
-        """Carry h along an edge into the neurons of its target, and through the operations that follow there."""
+        """Apply an edge's product to h, then the operations of the edge's target layer."""
         layer = edge.target
         return self.operate(operations, layer, self.cut(layer, self.reach(edge, h, weight, bias)), norms, observe)
 
     def reach(self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The values that arrive at the neurons above, before any operation."""
+        """The values of an edge's product, before any operation."""
         return edge.forward(h, weight, bias)
 
     def operate(self, operations: Operations, layer: int, h: Tensor, norms: dict[int, Norm], observe: Observer | None = None) -> Tensor:
@@ -58,7 +58,7 @@ class Mode:
         return h
 
     def add(self, values: list[Tensor]) -> Tensor:
-        """The sum of layers, as a tensor of its own."""
+        """The sum of layers, always a new tensor."""
         return reduce(torch.add, values) if len(values) > 1 else values[0].clone()
 
     def apply(self, operation: Operation, layer: int, h: Tensor, norm: Norm | None) -> Tensor:
@@ -76,7 +76,7 @@ class Training(Mode):
     """Learning: dropout keyed by image and neuron, batch statistics if norms move, no gradient through fixed neurons."""
 
     keys: Mapping[int, Key | Tensor]  # one per neuron layer, of this epoch
-    samples: Tensor  # the images' numbers within the task, int32: a draw belongs to an image, not to a place in a batch
+    samples: Tensor  # image numbers within the task, int32: draws are keyed by image, not by place in the batch
     grad_mask: dict[int, Tensor] = field(default_factory=dict)  # neuron layer -> 1 where gradients pass, 0 where they are cut
     norm_moves: bool = True
     neurons: dict[int, Tensor] = field(default_factory=dict)  # indices of the kept neurons; absent if all are kept
@@ -116,9 +116,9 @@ def forward(
     stop: int | None = None,
     last_operations: Operations | None = None,
 ) -> Tensor:
-    """Carry x, the values of layer `start` (the images), to layer `stop` (the logits): its values once its operations are done.
+    """The values of layer `stop` (by default the logits) after its operations, from x, the values of layer `start` (the images).
 
-    Sizes are read off the tensors, so that a part of the network may be given; `last_operations` may leave out the last layer's last ones.
+    Sizes are read from the tensors, so `parameters` may be a part of the network. `last_operations` replaces those of layer `stop`.
     """
     stop, values = spec.L if stop is None else stop, {start: x}
     for number in range(start + 1, stop + 1):

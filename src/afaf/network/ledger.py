@@ -1,8 +1,8 @@
-"""The ledger: the owner of every connection. Methods write it (allocation, drop and grow, pruning), a step reads it.
+"""The ledger: the owner of every connection, written by methods (allocation, drop and grow, pruning) and read by steps.
 
-For every connection the task that owns it and for every neuron the task that fixed it (0: none), and for every task the record
-of its allocation. Masks are views of these numbers: the weights that task t trains are `owner == t`; the network after task t is
-`0 < owner <= t`. Neurons of different groups of a convolution cannot be connected: their owner is ABSENT.
+It holds the task that owns each connection, the task that fixed each neuron (0: none), and the record of each task's allocation.
+Masks are views of these numbers: the weights that task t trains are `owner == t`; the network after task t is
+`0 < owner <= t`. Neurons of different groups of a convolution cannot be connected: the owner there is ABSENT.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class ClassAllocation:
 
     class_id: int
     candidates: Neurons = field(default_factory=dict)  # R_l^c, by group
-    sources: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may start from
-    targets: Neurons = field(default_factory=dict)  # by l of W_l: neurons that it may lead into
+    sources: Neurons = field(default_factory=dict)  # by l of W_l: neurons that its new connections may start from
+    targets: Neurons = field(default_factory=dict)  # by l of W_l: neurons that they may lead into
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The record of a task's sub-network: the neurons that it was given; the ledger's owners have its connections."""
+    """The record of a task's sub-network: its allocated neurons. Its connections are in the ledger's owners."""
 
     task: int
     l_reuse: int  # connections were added in W_l for l >= l_reuse; 1 when the task reuses nothing
@@ -42,18 +42,18 @@ class Allocation:
 
     @classmethod
     def without_reuse(cls, spec: NetworkSpec, task: int, free: Neurons, class_ids: Sequence[int]) -> Allocation:
-        """All of the task's neurons may be joined with each other, and with the inputs; each class with its own output row."""
+        """Let all of the task's neurons connect with each other and with the inputs, and each class with its own output row."""
         joined = {1: torch.arange(spec.layer(1).size), **free, spec.L: torch.tensor(sorted(class_ids))}
         sources = {l: joined[edge.source_group] for l, edge in enumerate(spec.edges, 1)}
         targets = {l: joined[edge.target_group] for l, edge in enumerate(spec.edges, 1)}
         return cls(task, 1, free, tuple(ClassAllocation(c, {}, sources, {**targets, spec.E: torch.tensor([c])}) for c in class_ids))
 
     def sources(self, l: int) -> Tensor:
-        """Union over the classes of the neurons that W_l may start from."""
+        """The neurons that W_l's new connections may start from, over all classes."""
         return _union([c.sources[l] for c in self.classes if l in c.sources])
 
     def targets(self, l: int) -> Tensor:
-        """Union over the classes of the neurons that W_l may lead into."""
+        """The neurons that W_l's new connections may lead into, over all classes."""
         return _union([c.targets[l] for c in self.classes if l in c.targets])
 
     def selected(self, spec: NetworkSpec, group: int) -> Tensor:
@@ -65,9 +65,9 @@ class Allocation:
 
 
 class Ledger:
-    """`owner(l)` of W_l is (outputs, inputs, 1) for connections as unit, (outputs, inputs, block) for single weights.
+    """`owner(l)` of W_l is (outputs, inputs, 1) if the unit is a connection, (outputs, inputs, block) if it is a weight.
 
-    `fixed(layer)` is (size,): layers of one group have it in common.
+    `fixed(layer)` is (size,) and shared by the layers of a group.
     """
 
     def __init__(self, spec: NetworkSpec, unit: Unit = "connection", device: torch.device | str = "cpu"):
@@ -86,7 +86,7 @@ class Ledger:
         return self.owners[l - 1]
 
     def fixed(self, layer: int) -> Tensor:
-        """For each neuron of a layer the task that fixed it."""
+        """The task that fixed each neuron of a layer."""
         return self.fixed_by[self._group[layer]]
 
     def owned_by(self, l: int, task: int) -> Tensor:
@@ -102,7 +102,7 @@ class Ledger:
         return next((record for record in self.records if record.task == task), None)
 
     def claim(self, l: int, task: int, where: Tensor) -> None:
-        """Give the places of W_l marked in `where` to a task; a place that another task owns is never given away."""
+        """Give the places of W_l marked in `where` to a task; a place that another task owns is an error."""
         taken = where & (self.owners[l - 1] != 0) & (self.owners[l - 1] != task)
         if bool(taken.any()):
             raise ValueError(f"W_{l}: {int(taken.sum())} places of task {task} are owned by other tasks")
@@ -139,7 +139,7 @@ def _union(parts: list[Tensor]) -> Tensor:
 
 
 def live_beside(ledger: Ledger, task: int) -> list[Tensor]:
-    """For each W_l (outputs, inputs): whether any task owns the connection; a task with a sub-network does not count its own."""
+    """For each W_l (outputs, inputs), whether any task owns the connection; if `task` has a sub-network, any other task."""
     own = 0 if ledger.record_of(task) is None else task
     return [((owner > 0) & (owner != own)).any(dim=2) for owner in ledger.owners]
 
@@ -147,8 +147,8 @@ def live_beside(ledger: Ledger, task: int) -> list[Tensor]:
 def cone(spec: NetworkSpec, ledger: Ledger, task: int, marked: dict[int, Tensor]) -> dict[int, Tensor]:
     """By group, the neurons that a task computes with: those marked or selected, and all from which they can be reached.
 
-    A task's own connections join selected neurons, before and after rewiring. So only those of other tasks decide the rest, and it stays
-    the same until the task is learned.
+    A task's own connections join selected neurons, before and after rewiring. The rest therefore depends only on the connections of
+    other tasks, and stays the same until the task is learned.
     """
     record, found = ledger.record_of(task), {s: mask.clone() for s, mask in marked.items()}
     if record is not None:
@@ -160,7 +160,7 @@ def cone(spec: NetworkSpec, ledger: Ledger, task: int, marked: dict[int, Tensor]
 def reached_back(spec: NetworkSpec, live: list[Tensor], marked: dict[int, Tensor]) -> dict[int, Tensor]:
     """By group, the marked neurons and all those from which one of them is reached through `live` (outputs, inputs) connections.
 
-    In a residual network a neuron may lead back into its own group, so it repeats until nothing is added.
+    In a residual network a neuron may lead back into its own group, so the search repeats until nothing is added.
     """
     reached = {group: neurons.clone() for group, neurons in marked.items()}
     grows = True

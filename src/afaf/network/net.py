@@ -27,8 +27,8 @@ class Snapshot:
 
 
 class Network:
-    """One fixed-size network. The value a place is initialised with is a function of the seed and the place alone, or that of a
-    module the network was traced from: `initial` holds the values of all layers but the output."""
+    """One fixed-size network. The initial value at a place is a function of the seed and the place alone, or comes
+    from the module the network was traced from: `initial` holds the values of all layers but the output."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Network:
         return Norm(ones.clone(), zeros.clone(), zeros.clone(), ones.clone())
 
     def initialise(self, l: int, where: Tensor) -> None:
-        """New connections take the value the network was initialised with at their place; nothing is drawn for other places."""
+        """Set new connections to the initial values at their places; nothing is drawn for other places."""
         edge, weight = self.spec.edge(l), self.parameters.weights[l - 1].view(-1)
         size = edge.block // where.shape[2]  # weights that one entry of `where` stands for
         within = torch.arange(size, dtype=torch.int32, device=self.device)
@@ -95,7 +95,7 @@ class Network:
             first += len(part)
 
     def grow_outputs(self, rows: int) -> None:
-        """Append output rows; they begin as the same rows of a network that had them reserved."""
+        """Append output rows, with the initial values they would have had if reserved from the start."""
         self.spec = self.spec.with_classes(self.spec.n_classes + rows)
         weight, bias = self.parameters.weights[-1], self.parameters.biases[-1]
         self.parameters.weights[-1] = torch.cat([weight, weight.new_zeros(rows, *weight.shape[1:])])
@@ -111,7 +111,7 @@ class Network:
         )
 
     def as_of(self, task: int, ledger: Ledger) -> Network:
-        """The network as it was after a task: its weights follow from the ledger, since owned weights never change."""
+        """The network as it was after a task; its weights follow from the ledger, since owned weights never change."""
         if not ledger.keeps_past:
             raise ValueError("weights of earlier tasks have changed since: the network after that task cannot be restored")
         if task not in self.snapshots:

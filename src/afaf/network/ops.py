@@ -1,6 +1,6 @@
-"""The operations on a layer's values, each defined once. The products between layers are in products.py.
+"""The operations on a layer's values, each defined once; the products between layers are in products.py.
 
-An operation has its torch forward (evaluating and training), the size of its output, its result for a constant input, and whether a CUDA
+An operation defines its torch forward (evaluation and training), its output size, its result for a constant input, and whether a CUDA
 kernel can fuse it with its neighbours. No other module asks which operation it is.
 """
 
@@ -21,7 +21,7 @@ Size = Callable[[Tensor], Tensor]  # a(g): torch.square or torch.abs
 
 @dataclass
 class Norm:
-    """The numbers of batch normalisation, one of each per neuron."""
+    """The parameters and running statistics of batch normalisation, one of each per neuron."""
 
     gain: Tensor
     shift: Tensor
@@ -35,7 +35,7 @@ class Norm:
         return Norm(self.gain[neurons], self.shift[neurons], self.mean[neurons], self.var[neurons])
 
     def leaf(self, moves: bool) -> Norm:
-        """The same numbers, with gain and shift as leaves of a new autograd graph."""
+        """The same values, with gain and shift as leaves of a new autograd graph."""
         return Norm(self.gain.detach().requires_grad_(moves), self.shift.detach().requires_grad_(moves), self.mean, self.var)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -51,7 +51,7 @@ class TrainingStep(Protocol):
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """Operations that CUDA kernels do together: bias, batch norm, ReLU in this order; or bias, ReLU, dropout, 2x2 max pooling."""
+    """Operations that CUDA kernels fuse: bias, batch norm, ReLU in this order; or bias, ReLU, dropout, 2x2 max pooling."""
 
     norm: bool = False
     relu: bool = False
@@ -70,7 +70,7 @@ class Operation:
     commutes: ClassVar[bool] = False  # f(max x) = max f(x), and f(c x) = c f(x) for c >= 0: it may follow pools and dropout as well
     activates: ClassVar[bool] = False  # the result is the neurons' activation, which candidates are chosen by (Eq. 1)
     has_norm: ClassVar[bool] = False  # it needs a `Norm`
-    keeps_order: ClassVar[bool] = False  # it picks values or multiplies them by numbers >= 0, so that ReLU may as well follow it
+    keeps_order: ClassVar[bool] = False  # it selects values or scales them by numbers >= 0, so ReLU may follow it instead
 
     @property
     def random(self) -> bool:
@@ -84,7 +84,7 @@ class Operation:
         return self.evaluate(h, norm)
 
     def train_inplace(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
-        """The same where nobody needs gradients: h may be changed."""
+        """Like `train`, if no gradients are needed: h may be changed."""
         return self.train(h, norm, layer, step)
 
     def of_constant(self, value: Tensor, norm: Norm | None) -> Tensor:
@@ -95,7 +95,7 @@ class Operation:
         return height, width
 
     def fused_into(self, kernel: FusedKernel) -> FusedKernel | None:
-        """The kernel that does this operation too, after what it does already; None if there is none."""
+        """The kernel that also applies this operation, after its own; None if there is none."""
         return None
 
 
@@ -138,7 +138,7 @@ class Dropout(Operation):
 
 @dataclass(frozen=True)
 class MaxPool(Operation):
-    """The largest of each size x size values; rows or columns that are left over are left out."""
+    """The maximum of each size x size window; leftover rows and columns are ignored."""
 
     name, keeps_order = "pool", True
     size: int = 2
@@ -149,7 +149,7 @@ class MaxPool(Operation):
         return F.max_pool2d(h, self.size, self.stride, self.padding)
 
     def train_inplace(self, h: Tensor, norm: Norm | None, layer: int, step: TrainingStep) -> Tensor:
-        """`max_pool2d` would also write down where the maxima were."""
+        """Avoids `max_pool2d`, which also stores the indices of the maxima."""
         if self != MaxPool():
             return self.evaluate(h)
         height, width = h.shape[2] // 2 * 2, h.shape[3] // 2 * 2
@@ -168,7 +168,7 @@ class MaxPool(Operation):
 
 @dataclass(frozen=True)
 class MeanPool(Operation):
-    """The mean of each size x size values; rows or columns that are left over are left out."""
+    """The mean of each size x size window; leftover rows and columns are ignored."""
 
     name = "mean-pool"
     size: int = 2
@@ -200,9 +200,9 @@ class GlobalMean(Operation):
 
 
 class BatchNorm(Operation):
-    """Batch normalisation: by the batch's statistics where norms move, by the running ones elsewhere.
+    """Batch normalisation, with the batch's statistics where norms move and running statistics elsewhere.
 
-    Each neuron has numbers of its own, so some may use the batch's statistics and others their running ones, which then stay as they are.
+    Statistics are per neuron: some neurons may use the batch's while others use their running ones, which then do not change.
     """
 
     name, has_norm = "norm", True
@@ -218,7 +218,7 @@ class BatchNorm(Operation):
             return self._normalise(h, norm, training=True)
         assert norm is not None
         assert isinstance(by_batch, Tensor)
-        still, moved = (Norm(norm.gain, norm.shift, norm.mean.clone(), norm.var.clone()) for _ in range(2))  # what backward reads stays
+        still, moved = (Norm(norm.gain, norm.shift, norm.mean.clone(), norm.var.clone()) for _ in range(2))  # clones that backward reads
         mask = by_batch.bool()
         shaped = mask.reshape(-1, *[1] * (h.dim() - 2))
         result = torch.where(shaped, self._normalise(h, moved, training=True), self._normalise(h, still, training=False))
@@ -239,9 +239,9 @@ OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dro
 
 
 def parse_operation(text: str, dropout: float) -> Operation:
-    """The operation that a description names: "relu", or with whole numbers "pool(3,2,1)". Dropout has the network's rate.
+    """The operation that a text names: "relu", or with whole numbers "pool(3,2,1)". Dropout gets the network's rate.
 
-    Raises ValueError for a text that names none.
+    Raises ValueError if the text does not name an operation.
     """
     match = re.fullmatch(r"([a-z-]+)(?:\((\d{1,4}(?:,\d{1,4})*)\))?", text)
     kind = OPERATIONS.get(match[1]) if match else None
@@ -261,7 +261,7 @@ def windows(size: int, window: int, stride: int, padding: int) -> int:
 
 
 def relu_late(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations with each ReLU behind the pools and dropouts that commute with it: a pool leaves it a quarter of the values."""
+    """The operations with each ReLU moved behind the pools and dropouts it commutes with: a pool leaves a quarter of the values."""
     ordered: list[Operation] = []
     waiting: list[Operation] = []
     for operation in operations:
@@ -272,7 +272,7 @@ def relu_late(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 
 
 def fuse(operations: Sequence[Operation], kernel: FusedKernel) -> tuple[FusedKernel, tuple[Operation, ...]]:
-    """The kernel that does as many of the operations as possible after its own, and the operations that are left."""
+    """The kernel that also applies as many of the operations as possible, and the remaining operations."""
     for done, operation in enumerate(operations):
         more = operation.fused_into(kernel)
         if more is None:

@@ -23,7 +23,7 @@ class Product:
 
     @property
     def plain(self) -> bool:
-        """Whether the CUDA kernels compute it, and a constant stays one at every position."""
+        """Whether the CUDA kernels support it and a constant input gives a constant output at every position."""
         return True
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -33,7 +33,7 @@ class Product:
         raise NotImplementedError
 
     def block(self, positions: int) -> int:
-        """Weights of one connection, from a neuron with so many positions."""
+        """Weights of one connection from a neuron with this many positions."""
         raise NotImplementedError
 
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
@@ -61,7 +61,7 @@ class Convolution(Product):
         return self.stride == 1 and self.padding == 0 and self.groups == 1 and not self.diagonal
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Channels last is the layout that convolutions are fastest with."""
+        """Convolutions are fastest with channels_last."""
         h = h.contiguous(memory_format=torch.channels_last)
         groups = len(weight) if self.diagonal else self.groups
         return F.conv2d(h, self._kernels(weight), bias, self.stride, self.padding, groups=groups)
@@ -121,5 +121,5 @@ class Dense(Product):
         return positions
 
     def sample_importance(self, inputs: Tensor, delta: Tensor, size: Size) -> Tensor:
-        """a(delta x input) = a(delta) a(input), so the sum over images is one product of matrices."""
+        """a(delta x input) = a(delta) a(input), so the sum over images is one matrix product."""
         return size(delta).T @ size(inputs.flatten(1))

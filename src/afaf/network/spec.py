@@ -1,13 +1,14 @@
 """A network described as data: neuron layers 1..L in topological order, and edges W_1..W_E that hold the weights.
 
-A *neuron* is a unit of a dense layer or a map of a convolution. A layer is reached by one product (a convolution or a dense layer) of an
-earlier layer, or it is the sum of earlier layers: identity edges, which hold no weights. An edge that has a norm of its own leads into a
-layer of its own, which the sum then adds. Layers that identity edges join, as in a residual network, form a *group*: neuron i is the same
-neuron in all of them, free or fixed in all at once. A depthwise convolution, too, carries each neuron on, with a connection of its own:
-neuron i to neuron i. A group is known by the number of its first layer. The `groups` of a convolution are PyTorch's, and another thing.
+A *neuron* is a unit of a dense layer or a map of a convolution. A layer is one product (a convolution or a dense layer) of an earlier
+layer, or the sum of earlier layers, joined by identity edges, which hold no weights. An edge with its own norm leads into its own layer,
+which the sum then adds. Layers joined by identity edges, as in a residual network, form a *group*: neuron i is the same neuron in all of
+them, free or fixed in all at once. A depthwise convolution also stays within a group: its connections join neuron i to neuron i. A group is
+identified by the number of its first layer. The `groups` of a convolution are PyTorch's and unrelated.
 
 A *connection* joins two neurons and holds a `block` of weights: one between dense neurons, a kernel between maps, one per position
-between a map and a dense neuron. Numbers count from 1, as in the paper. Its network is the simplest graph: W_l joins layers l and l+1.
+between a map and a dense neuron. Numbers count from 1, as in the paper, whose network is the simplest graph:
+W_l joins layers l and l+1.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Extent = Annotated[int, Within(1, 1 << 12)]
 
 @dataclass(frozen=True)
 class Layer:
-    """A hidden neuron layer as an architecture states it: its neurons, how they are reached, and the operations that follow, in order.
+    """A hidden neuron layer of an architecture: its neurons, its product or sum, and the operations that follow, in order.
 
-    `inputs` are the numbers of the layers it is reached from (1 is the input): one for a product, any number for a sum; by default the
-    layer before.
+    `inputs` are the numbers of the layers that it reads (1 is the input): one for a product, any number for a sum; by default the previous
+    layer.
     """
 
     kind: Kind
@@ -63,7 +64,7 @@ class Layer:
         return self.kind in ("sum", "depthwise")
 
     def to_dict(self) -> dict[str, Any]:
-        """Stride, padding, inputs and groups are left out where they are the defaults, as in the files of before they existed."""
+        """Default values of stride, padding, inputs and groups are left out, as in files written before they existed."""
         data = {"kind": self.kind, "neurons": self.neurons, "then": list(self.ops), "kernel": self.kernel}
         more = {"stride": self.stride, "padding": self.padding, "inputs": list(self.inputs), "groups": self.groups}
         defaults = {field.name: field.default for field in fields(self)}
@@ -77,8 +78,8 @@ class NeuronLayer:
     name: str
     size: int
     role: Role
-    positions: int  # values of one neuron once its operations are done: height x width of a map, 1 of a dense neuron
-    inputs: tuple[int, ...]  # layers that it is reached from
+    positions: int  # values of one neuron after its operations: height x width of a map, 1 of a dense neuron
+    inputs: tuple[int, ...]  # layers that it reads
     edge: int | None  # l of the W_l that leads into it; None: it is the sum of its inputs
     ops: tuple[Operation, ...]
     group: int  # the first layer of its group
@@ -113,7 +114,7 @@ class Edge:
         return self.product.groups
 
     def pairs(self, sources: int, targets: int) -> int:
-        """How many connections there can be between so many neurons, if they are those of the same groups."""
+        """How many connections are possible between this many neurons, if they are those of the same groups."""
         if self.groups == 1:
             return targets if self.diagonal else sources * targets
         inputs, outputs = self.inputs // self.groups, self.outputs // self.groups  # of a group
@@ -126,12 +127,12 @@ class Edge:
         return above[:, None] == below
 
     def forward(self, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product, of all neurons or of some that were gathered, whose groups are no longer whole: a pair that does not exist is 0."""
+        """The product, for all neurons or for gathered ones, whose groups may be incomplete: weights of pairs that do not exist are 0."""
         gathered = self.groups > 1 and weight.shape[:2] != (self.outputs, self.inputs)
         return (replace(self.product, groups=1) if gathered else self.product).forward(h, weight, bias)
 
     def columns(self, sources: Tensor) -> Tensor:
-        """The columns of W_l that belong to these neurons of the source: one for all if each leads into itself alone."""
+        """The columns of W_l that belong to these source neurons; a single column if each neuron leads into itself alone."""
         return sources.new_zeros(1) if self.diagonal else sources
 
     @property
@@ -140,7 +141,7 @@ class Edge:
 
     @property
     def weights(self) -> int:
-        """Of all pairs that exist; the tensor has `shape`."""
+        """The weights of all pairs that exist; the tensor has `shape`."""
         return self.outputs * self.fan_in
 
     @property
@@ -172,7 +173,7 @@ class NetworkSpec:
 
     @property
     def L(self) -> int:
-        """The number of neuron layers, input and output among them."""
+        """The number of neuron layers, including input and output."""
         return len(self.hidden) + 2
 
     @property
@@ -213,7 +214,7 @@ class NetworkSpec:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each layer follows from the one before alone, without strides, padding or groups: what the CUDA kernels support."""
+        """Whether each layer reads only the one before, without strides, padding or groups: the networks that the CUDA kernels support."""
         return all(edge.source == edge.target - 1 and edge.product.plain for edge in self.edges) and self.E == self.L - 1
 
     def groups_from(self, l: int) -> tuple[int, ...]:
@@ -235,12 +236,12 @@ class NetworkSpec:
         return any(reader.edge is None or self.edge(reader.edge).product.maps for reader in readers)
 
     def cut_below(self, l: int) -> int:
-        """The last layer before W_l's target that alone leads to all later ones: where a constant part can end."""
+        """The last layer before W_l's target on which all later layers depend alone: a constant part can end there."""
         return max(cut for cut in self._cuts if cut < self.edge(l).target)
 
     @cached_property
     def _cuts(self) -> tuple[int, ...]:
-        found, lowest = [], self.L  # that a layer above the cut reads
+        found, lowest = [], self.L  # the lowest layer that is read from above the cut
         for cut in range(self.L - 1, 0, -1):
             lowest = min(lowest, *self.layers[cut].inputs)
             found += [cut] if lowest >= cut else []
@@ -248,7 +249,7 @@ class NetworkSpec:
 
     @cached_property
     def last_readers(self) -> dict[int, int]:
-        """For each layer the last one that is reached from it."""
+        """For each layer the last one that reads it."""
         return {source: number for number, layer in enumerate(self.layers, 1) for source in layer.inputs}
 
     @property
@@ -274,7 +275,7 @@ class NetworkSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NetworkSpec:
-        """Raises ConfigError for what no network has."""
+        """Raises ConfigError if the data does not describe a network."""
         hidden = [{"ops" if name == "then" else name: value for name, value in layer.items()} for layer in data["hidden"]]
         spec: NetworkSpec = build(cls, {**data, "hidden": hidden}, "network")
         return spec
@@ -284,7 +285,7 @@ Built = tuple[tuple[NeuronLayer, ...], tuple[Edge, ...]]
 
 
 def _build(spec: NetworkSpec) -> Built:
-    """Follow the shapes through the layers; one that does not fit is an error that names the layer."""
+    """Follow the shapes through the layers; a shape that does not fit raises an error that names the layer."""
     sizes, shapes = [_input(spec)[0]], [_input(spec)[1]]
     hidden = [*spec.hidden, Layer("dense", spec.n_classes, ())]
     inputs = [_inputs(spec, number, layer) for number, layer in enumerate(hidden, 2)]
@@ -340,7 +341,7 @@ def _inputs(spec: NetworkSpec, number: int, layer: Layer) -> tuple[int, ...]:
 
 
 def _groups(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
-    """The group of each layer: sums and depthwise convolutions have the neurons of the layers below."""
+    """The group of each layer: sums and depthwise convolutions share the neurons of the layers below."""
     first = list(range(len(hidden) + 2))  # an earlier layer of the same group, or the layer itself
 
     def find(number: int) -> int:
@@ -358,7 +359,7 @@ def _groups(hidden: list[Layer], inputs: list[tuple[int, ...]]) -> list[int]:
 
 
 def _roles(products: list[Product | None], inputs: list[tuple[int, ...]]) -> list[Role]:
-    """For each layer the role of the product that leads into it, or into the first of those it adds."""
+    """For each layer the role of its product, or of the first layer that it adds."""
     roles: list[Role] = ["input"]
     for product, below in zip(products, inputs, strict=True):
         roles.append(roles[below[0] - 1] if product is None else product.role)

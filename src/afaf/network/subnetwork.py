@@ -12,7 +12,7 @@ from afaf.network.spec import NetworkSpec
 
 
 def neurons_that_answer(spec: NetworkSpec, parameters: Parameters, rows: Tensor) -> Neurons:
-    """The neurons of each group from which one of these outputs can be reached through live connections; of the input, all."""
+    """By group, the neurons from which one of these outputs can be reached through live connections; all neurons of the input."""
     device = parameters.weights[0].device
     reach = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool, device=device) for s in spec.groups}
     reach[spec.L][rows] = True
@@ -36,5 +36,5 @@ def part_of(spec: NetworkSpec, parameters: Parameters, kept: Neurons) -> Paramet
 
 
 def multiplications(spec: NetworkSpec, parameters: Parameters) -> int:
-    """Of one forward pass with these parameters, of the whole network or a part."""
+    """The multiplications of a forward pass with these parameters, of the whole network or a part."""
     return sum(weight.numel() * edge.positions for weight, edge in zip(parameters.weights, spec.edges, strict=True))

@@ -24,11 +24,11 @@ SUPPORTED = (
 
 
 def trace(module: nn.Module, example: Tensor) -> tuple[Layer, ...]:
-    """The hidden layers of a module that classifies: its last Linear layer becomes the output, of as many classes as a stream brings.
+    """The hidden layers of a classifier; its last Linear layer becomes the output, with as many classes as the stream.
 
-    `example` is a batch of one image. Dropout has the rate of the setting network.dropout. A forward pass that depends on the values of
-    the image, or an operation that no layer has, is a ConfigError that names the submodule. The module stays as it is;
-    `traced_values` has its weights.
+    `example` is a batch of one image. Dropout gets the rate of the setting network.dropout. A forward pass that depends on the values of
+    the image, or an unsupported operation, raises a ConfigError that names the submodule. The module is not changed;
+    `traced_values` returns its weights.
     """
     return _Tracer(module, example).layers()
 
@@ -42,7 +42,7 @@ def traced_values(module: nn.Module, spec: NetworkSpec) -> Parameters:
 
 
 class _PlacesTracer(fx.Tracer):
-    """Knows the submodule that it has come to; where the forward pass fails, the one in which it did."""
+    """Tracks the current submodule; if the forward pass fails, `place` is the submodule that failed."""
 
     place = ""
 
@@ -54,7 +54,7 @@ class _PlacesTracer(fx.Tracer):
 
 
 class _Shapes(fx.Interpreter):
-    """Notes the shape of each result that is a tensor, and the place that it has come to."""
+    """Records the shape of each tensor result, and the current place."""
 
     place = ""
 
@@ -116,7 +116,7 @@ class _Tracer:
         return tuple(self.found[:-1])
 
     def values(self, spec: NetworkSpec) -> Parameters:
-        """What the modules of the layers hold."""
+        """The weights, biases and norms of the layers' modules."""
         weights, biases = [], []
         for (node, module), edge in zip(self.products[:-1], spec.edges[:-1], strict=True):
             bias = torch.zeros(edge.outputs) if module.bias is None else module.bias.detach()
@@ -150,7 +150,7 @@ class _Tracer:
         return self.layer_of[found]  # type: ignore[index]
 
     def product(self, node: fx.Node, module: nn.Conv2d | nn.Linear, layer: Layer) -> int:
-        """Add a layer that weights lead into; `inputs` is left empty if it reads the layer before."""
+        """Add a layer with weights; `inputs` is left empty if it reads the layer before."""
         self._check(
             all(module is not other for _, other in self.products), node, "it is used twice: weights of two layers cannot be shared"
         )
@@ -163,7 +163,7 @@ class _Tracer:
         return len(self.found) + 1
 
     def operation(self, node: fx.Node, text: str) -> int:
-        """Add an operation to the layer that is read, or to a copy of it where others read it as it is."""
+        """Add an operation to the layer that it reads, or to a copy of that layer if others read it unchanged."""
         number, below = self.source(node), node.args[0]
         assert isinstance(below, fx.Node)
         self._check(number > 1, node, "the images come first to a Conv2d or a Linear layer")
@@ -175,7 +175,7 @@ class _Tracer:
         return self.add(Layer("sum", layer.neurons, (text,), inputs=(number,)))
 
     def one(self, node: fx.Node, value: Any, what: str) -> int:
-        """A whole number that holds for height and width alike."""
+        """A whole number, the same for height and width."""
         pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
         self._check(
             len(set(pair)) == 1 and isinstance(pair[0], int), node, f"{what} = {value}: one number for height and width is supported"
@@ -245,7 +245,7 @@ def _mean(tracer: _Tracer, node: fx.Node, _: Any) -> int:
 
 
 def _flat(tracer: _Tracer, node: fx.Node, _: Any) -> int:
-    """Rows of values, image by image, as a dense layer reads its input anyway."""
+    """Flatten each image to a row, as a dense layer reads its input anyway."""
     shape = node.meta["shape"]
     tracer._check(len(shape) == 2, node, f"it gives values of shape {shape}: flattening all but the images (dimension 1 on) is supported")
     return tracer.source(node)

@@ -1,6 +1,6 @@
-"""The architectures that come with the package. Each is a function from width, norm and dropout_at, those it has, to its hidden layers.
+"""The built-in architectures: each is a function of width, norm or dropout_at that returns its hidden layers.
 
-The defaults of a function are the network's own: `width` is the number of maps or neurons of its first layer, the others follow.
+The defaults are the network's own. `width` is the number of maps or neurons of the first layer; the other layers follow from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from afaf.network.tracing import trace, traced_values
 
 Norm = Literal["none", "batch", "each"]  # each: in every hidden layer, before its ReLU
 DropoutAt = Literal["code", "paper"]
-Given = nn.Module | tuple[Layer, ...]  # a network as a program hands it over
+Given = nn.Module | tuple[Layer, ...]  # a network given as an object
 Architecture = Callable[..., Given]
 
 
@@ -69,7 +69,7 @@ def resnet18(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
 
 
 def resnet10(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
-    """One block a stage, with the stem for small images."""
+    """One block per stage, with the stem for small images."""
     return _residual((1, 1, 1, 1), norm, width)
 
 
@@ -79,7 +79,7 @@ def resnet18_imagenet(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...
 
 
 def vgg11(norm: Norm = "batch", width: int = 64) -> tuple[Layer, ...]:
-    """Simonyan and Zisserman, 2015, without its dense layers: eight 3x3 convolutions, five pools, a mean over what is left."""
+    """Simonyan and Zisserman, 2015, without its dense layers: eight 3x3 convolutions, five pools, a mean over the remaining positions."""
     ops = ("relu",) if norm == "none" else ("norm", "relu")
     plan = ((1, True), (2, True), (4, False), (4, True), (8, False), (8, True), (8, False), (8, True))
     layers = [Layer("conv", factor * width, (*ops, "pool") if pool else ops, padding=1) for factor, pool in plan]
@@ -131,7 +131,7 @@ NETWORKS: dict[str, Architecture] = {
     "mobilenet-like": mobilenet_like,
 }
 ENTRY_POINTS = "afaf.networks"
-CHAINS = ("alexnet", "small-cnn", "mlp", "tiny-mlp")  # which the streams' presets are made for
+CHAINS = ("alexnet", "small-cnn", "mlp", "tiny-mlp")  # the networks that the streams' presets are made for
 
 
 def network_names() -> list[str]:
@@ -160,7 +160,7 @@ def find_network(name: str) -> Architecture:
 
 
 def own_norm(name: str) -> Norm:
-    """The norm that a network has unless it is told otherwise."""
+    """A network's default norm."""
     parameter = inspect.signature(find_network(name)).parameters.get("norm")
     return "batch" if parameter is not None and parameter.default == "batch" else "none"
 
@@ -175,7 +175,7 @@ def width_of(spec: NetworkSpec) -> int:
 
 
 def _made(network: str | Given, options: dict[str, Any]) -> Given:
-    """The network itself, or what the function of this name returns, given those of the options that it takes."""
+    """The network itself, or the result of the function of this name, called with those options that it takes."""
     function = find_network(network) if isinstance(network, str) else None
     takes = inspect.signature(function).parameters if function else {}
     name = network_name(network)
@@ -195,7 +195,7 @@ def describe(
     dropout: float = 0.2,
     **options: Any,
 ) -> NetworkSpec:
-    """The network for this input and this many classes; without the options norm, dropout_at and width, with its own."""
+    """The network for this input and number of classes; norm, dropout_at and width default to its own."""
     made = _made(network, options)
     hidden = trace(made, torch.zeros(1, *input_shape)) if isinstance(made, nn.Module) else made
     spec = NetworkSpec(network_name(network), input_shape, hidden, n_classes, dropout)

@@ -46,7 +46,7 @@ Drawings = dict[str, Callable[[], Figure]]  # by the name of the figure
 
 
 def write_figures(source: Path | Sequence[Path], folder: Path, *, force: bool = False) -> list[Path]:
-    """Write all figures that there are data for; other existing files are replaced only with `force`."""
+    """Write all figures that have data; other existing files are replaced only with `force`."""
     sources = [source] if isinstance(source, Path) else list(source)
     runs, _ = without_repeats(runs_in(sources), named=sources)
     if runs and differ_only_in_seed(runs):
@@ -74,7 +74,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def drawings_of_results(measured: Measured, source: Path) -> Drawings:
-    """Return what draws the figures of results: per stream, the presets' ACC of every seed and over time."""
+    """Return functions that draw the figures of results: per stream, the presets' ACC of every seed and over time."""
     streams = presets_by_stream(measured)
     if not streams:
         raise RunError(f"no figures were written: {source} holds no finished run of a preset; afaf report shows the variants")
@@ -84,7 +84,7 @@ def drawings_of_results(measured: Measured, source: Path) -> Drawings:
 
 
 def drawings_of_runs(folders: Sequence[Path]) -> Drawings:
-    """Return what draws the figures of a run, or of several runs that differ in their seed. The first one drawn loads the model."""
+    """Return functions that draw the figures of a run, or of several that differ in their seed. The first one drawn loads the model."""
     runs = cache(lambda: Runs(folders))
     return {
         "r-matrix": lambda: r_matrix_figure(runs().first),

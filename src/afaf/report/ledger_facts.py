@@ -13,7 +13,7 @@ from afaf.network.spec import NetworkSpec
 from afaf.storage.model_file import Model
 
 NOBODY = np.iinfo(np.int16).max  # after every task
-UNUSED, USED = 0, -1  # where a candidate comes from when no task has fixed it: never used, or used and still free
+UNUSED, USED = 0, -1  # origins of a candidate that no task has fixed: never used, or used and still free
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LayerUse:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A class's candidates in one layer, by where they come from: the task that had fixed them, USED or UNUSED."""
+    """A class's candidates in one layer, by origin: the task that had fixed them, USED or UNUSED."""
 
     task: int
     class_name: str
@@ -69,9 +69,9 @@ def neuron_layers(model: Model) -> list[LayerUse]:
 
 
 def first_users(spec: NetworkSpec, ledger: Ledger, group: int) -> NDArray[np.int16]:
-    """The first task that owns a connection into or out of each neuron of a hidden layer, or a weight of one; NOBODY where none does.
+    """For each neuron of a hidden layer, the first task that owns a connection, or a weight of one, into or out of it; else NOBODY.
 
-    Out of it counts too: a candidate may be drawn upon before anything leads into it.
+    Outgoing connections count, too: a candidate may be used before any connection leads into it.
     """
     users = []
     for owner, edge in zip(ledger.owners, spec.edges, strict=True):
@@ -82,7 +82,7 @@ def first_users(spec: NetworkSpec, ledger: Ledger, group: int) -> NDArray[np.int
 
 
 def candidates_drawn(model: Model) -> list[Drawn]:
-    """For every class of a reusing task and every layer with candidates: where they come from."""
+    """The origins of the candidates of every class of a reusing task, in every layer with candidates."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     names = [name for task in model.class_names for name in task]
     drawn = []
@@ -100,7 +100,7 @@ def candidates_drawn(model: Model) -> list[Drawn]:
 
 
 def reused_from(model: Model) -> dict[int, dict[int, int]]:
-    """By task, how many of its connections start from neurons that each earlier task has fixed."""
+    """For each task, the number of its connections that start from neurons fixed by each earlier task."""
     ledger, spec = model.learner.ledger, model.learner.network.spec
     reused: dict[int, dict[int, int]] = {}
     for task in sorted(model.learner.classes_of):

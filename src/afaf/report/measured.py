@@ -138,12 +138,12 @@ def class_names(line: Line) -> Sequence[Sequence[str]] | None:
         return line.get("class_names")
     order = str(line["settings"].get("stream.order", ""))
     if order and "," not in order and seed_of(order) is None:
-        return None  # in a file, which may have changed
+        return None  # the order is in a file, which may have changed
     return _class_names(line["stream"], line["settings"].get("stream.classes_per_task"), order)
 
 
 def task_sizes(line: Line) -> list[int] | None:
-    """Return the number of classes of each task, which no order changes; None where `class_names` knows none either."""
+    """Return the number of classes of each task, which no order changes; None if the stream's classes are unknown."""
     names = class_names({**line, "settings": {name: value for name, value in line["settings"].items() if name != "stream.order"}})
     return None if names is None else [len(task) for task in names]
 

@@ -86,7 +86,7 @@ def commits(known: Iterable[str | None]) -> str:
 
 
 def folded(summary: str, body: str, *, is_open: bool = False) -> str:
-    """Return HTML that a click shows."""
+    """Return HTML that is hidden until a click."""
     return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{body}</details>"
 
 
@@ -127,7 +127,7 @@ class UnfinishedRun(UserWarning):
 
 
 class RepeatedRun(UserWarning):
-    """Warns of a run that is left out of a page, since it was done again."""
+    """Warns of a run that is left out of a page because it was repeated."""
 
 
 def not_finished(source: Path) -> str:

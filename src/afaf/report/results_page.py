@@ -56,7 +56,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
 
 
 def differ_only_in_seed(folders: Sequence[Path]) -> bool:
-    """Whether the runs can be averaged. Runs that are alike in everything, the seed too, are refused."""
+    """Whether the runs can be averaged. Runs that do not differ, not even in their seed, are refused."""
     settings = [relevant_settings(about) for about in map(_config, folders)]
     seen: dict[str, Path] = {}
     for folder in folders:
@@ -68,7 +68,7 @@ def differ_only_in_seed(folders: Sequence[Path]) -> bool:
 
 
 def without_repeats(folders: Sequence[Path], named: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The runs without those that were found in a folder beside one that is the same and newer, or named; and a note on each left out."""
+    """The runs without repeats, and a note on each one left out. Of identical runs the named ones stay, else the newest."""
     named_places = {folder.resolve() for folder in named}
     alike: dict[str, list[Path]] = {}
     for folder in folders:
@@ -83,7 +83,7 @@ def without_repeats(folders: Sequence[Path], named: Sequence[Path]) -> tuple[lis
 
 
 def _identity(folder: Path) -> str:
-    """The same for runs that are alike in everything, the seed too."""
+    """A key that is equal for runs that do not differ, not even in their seed."""
     about = _config(folder)
     return repr(sorted({**relevant_settings(about), "seed": about["seed"]}.items(), key=str))
 
@@ -93,7 +93,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def measured_runs(folders: Sequence[Path]) -> Measured:
-    """Run folders as lines. Of runs of one stream and method the first is the base; the others name the settings that differ from its."""
+    """Run folders as lines. The first run of a stream and method is the base; the others name the settings that differ from it."""
     bases: dict[tuple[str, str], dict[str, Any]] = {}
     costs: dict[tuple[str, str, str], Any] = {}
     lines: list[Line] = []
@@ -317,7 +317,7 @@ def all_seeds(measured: Measured, shapes: Sequence[Shape]) -> str:
     for shape in shapes:
         for seed, line in measured.runs(shape).items():
             values = [line[name] for name in ("acc", "bwt", "acc_task_il")]
-            network = ", ".join(str(line.get(name) or "–") for name in ("network", "width"))  # earlier lines do not say them
+            network = ", ".join(str(line.get(name) or "–") for name in ("network", "width"))  # earlier lines lack them
             row = [f"{shape.stream} {shape.method}{_changed(shape)}", network, str(seed), *map(number, values)]
             rows.append([*row, f"{line.get('seconds', 0):.0f}"])
     shown = html_table(["run", "network, width", "seed", "ACC", "BWT", "task-IL", "s"], rows)

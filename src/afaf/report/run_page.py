@@ -58,7 +58,7 @@ class Runs:
 
 
 def costs_of_run(folder: Path, results: Results) -> Costs | None:
-    """The predicted costs; None if the stream cannot be opened, or if the network is a function: reading a run calls nothing it names."""
+    """The predicted costs; None if the stream cannot be opened, or if the network is a function, which reading a run must not call."""
     config = read_json(folder / "config.json")
     if ":" in str(config["config"].get("network", {}).get("name")):
         return None

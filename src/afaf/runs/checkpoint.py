@@ -31,7 +31,7 @@ from afaf.storage.state import build, stored_tensors, training_tensors
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 3  # 1: within a task only what had changed since it began; 2: sources and targets of every task
+FORMAT = 3  # 1: within a task, only the changes since it began; 2: sources and targets of every task
 KEPT = 2
 
 
@@ -64,7 +64,7 @@ class Checkpoints:
         return self._good[-1] if self._good else None
 
     def due(self) -> bool:
-        """At the end of an epoch: whether waiting for the end of the next one would be too long."""
+        """Whether to checkpoint at the end of this epoch, because the next one would end too late."""
         now = time.monotonic()
         epoch, self._epoch_began = now - self._epoch_began, now
         if self._writing is not None and self._writing.done():
@@ -134,7 +134,7 @@ class Checkpoints:
 
 
 def load_checkpoint(path: Path, device: torch.device, n_tasks: int | None = None) -> Restored:
-    """Read a checkpoint; one that cannot be used is a `FileError`."""
+    """Read a checkpoint; raises `FileError` if it cannot be used."""
     contents = container.read_file(path, check)
     about = contents.about
     with readable(str(path)):
@@ -145,7 +145,7 @@ def load_checkpoint(path: Path, device: torch.device, n_tasks: int | None = None
 
 
 def check(about: About, tensors: Tensors) -> None:
-    """Refuse what cannot be a checkpoint."""
+    """Refuse contents that cannot be a checkpoint."""
     check_format(about, "checkpoint", FORMAT)
     if about["format"] == 1 and about["whole"] is not True:
         raise ValueError("an earlier afaf wrote it within a task, when checkpoints held changes only")
@@ -154,7 +154,7 @@ def check(about: About, tensors: Tensors) -> None:
 
 
 def changed_settings(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """Settings in which config.json differs from those that the newest checkpoint was learned with, if that states them."""
+    """Settings in config.json that differ from those stored in the newest valid checkpoint, if it stores them."""
     for path in checkpoints_in(folder)[::-1]:
         with contextlib.suppress(FileError):
             now = began_with(config)
@@ -173,7 +173,7 @@ def is_newer(path: Path) -> bool:
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether its header has this program's mark."""
+    """Whether its header marks it as a file of afaf."""
     try:
         return is_ours(path, "safetensors")
     except OSError:

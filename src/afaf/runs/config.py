@@ -35,9 +35,9 @@ DEEPEST = 8  # parts of a setting's name
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How own data becomes a stream. Built-in streams of one dataset have `order` of it, split-cifar100 `classes_per_task`.
+    """How the user's own data becomes a stream. Of these settings, built-in streams of one dataset have only `order`.
 
-    Mix has `fit` and `normalise`.
+    split-cifar100 also has `classes_per_task`; Mix has `fit` and `normalise`.
     """
 
     classes_per_task: Count | None = None  # None: 2 for own data, 10 for split-cifar100
@@ -54,7 +54,7 @@ class StreamSettings:
 class NetworkSettings:
     name: str = "alexnet"  # or another of the zoo; a stream without a preset gets the one that suits its images
     norm: Norm = "none"  # batch: batch norm, where the architecture has it, and no dropout
-    width: Count | None = None  # maps or neurons of the first layer, the others follow; none: the network's own
+    width: Count | None = None  # maps or neurons of the first layer; the others scale with it; none: the network's own
     weights: Literal["seed", "module"] = "seed"  # initial values: drawn, or those of the torch.nn.Module that the network is traced from
     dropout: Portion = 0.2
     dropout_at: DropoutAt = "code"  # code: three places, as released; paper: two places, as printed
@@ -66,10 +66,10 @@ class RunSettings:
     validation: Portion = 0.0  # fraction of each task's training images set aside; seeded, stratified
     evaluate_on: Literal["test", "validation"] = "test"
     engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
-    precision: Precision = "tf32"  # of products on a GPU, with weights in fp32: fp32, tf32 or bf16
-    images: CountOrZero = 0  # of each class, at most, in each part: for trying things out; 0: all
-    checkpoint: NotNegative | None = 30.0  # seconds between checkpoints at ends of epochs; 0: every epoch; none: at ends of tasks
-    chunk: Annotated[int, Within(1, 1 << 20)] | None = None  # MiB of an epoch computed ahead; fewer save memory; none: the engine's
+    precision: Precision = "tf32"  # of matrix products on a GPU, with weights in fp32: fp32, tf32 or bf16
+    images: CountOrZero = 0  # at most this many of each class in each part, for quick trials; 0: all
+    checkpoint: NotNegative | None = 30.0  # seconds between checkpoints, at the end of an epoch; 0: every epoch; none: after tasks
+    chunk: Annotated[int, Within(1, 1 << 20)] | None = None  # MiB of an epoch computed ahead; less saves memory; none: the engine's
 
 
 @dataclass(frozen=True)

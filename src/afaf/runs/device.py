@@ -30,7 +30,7 @@ def find_device(name: str) -> torch.device:
     if not available.get(device.type, False):
         raise DeviceError(f"device '{name}' is not available: use --device auto or cpu")
     if device.type == "cuda":
-        configure_cuda()  # before anything is put there
+        configure_cuda()  # before the first tensor is created on it
     return device
 
 
@@ -39,7 +39,7 @@ def device_name(device: torch.device) -> str:
 
 
 class _SingleThread:
-    """Sets the number of threads to 1 for overlapping blocks, and back to the number from before the first of them."""
+    """Sets the number of threads to 1 for overlapping blocks, and restores the number from before the first block."""
 
     def __init__(self) -> None:
         self.lock, self.users, self.before = threading.Lock(), 0, 0
@@ -61,6 +61,6 @@ _SINGLE_THREAD = _SingleThread()
 
 
 def suitable_threads(spec: NetworkSpec, batch_size: int) -> contextlib.AbstractContextManager[None]:
-    """One CPU thread for networks too small to share the work of, else as many as PyTorch uses by default; restored afterwards."""
+    """Use one CPU thread for networks too small to benefit from several, else PyTorch's default; restored afterwards."""
     work = batch_size * sum(edge.weights * edge.positions for edge in spec.edges)
     return _SINGLE_THREAD if work < WORTH_SHARING else contextlib.nullcontext()

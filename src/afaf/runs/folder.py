@@ -28,11 +28,11 @@ CHECKPOINT_NAME = re.compile(r"\d{6,}-task-\d+-(end|phase-\d+-epoch-\d+)\.safete
 FILES = ("config.json", "log.jsonl", "results.json", "model.safetensors", "ledger.png", "r-matrix.png", "report.html")
 FORMAT = 1  # of config.json, results.json and the lines of log.jsonl
 FREE = {"run.checkpoint", "run.chunk", "evaluate.batch_size"}  # settings that a resume may change: no result depends on them
-MAY_CHANGE = {*FREE, "stream.order"}  # the last may be a file, which may be moved; data_digest tells orders apart
+MAY_CHANGE = {*FREE, "stream.order"}  # stream.order may be a file, which may be moved; data_digest depends on the order
 
 
 class RunFolder:
-    """The folder of one run, new or empty before it; used in a `with` block, within which it is locked."""
+    """The folder of one run, new or empty before the run. Use it in a `with` block, which locks it."""
 
     def __init__(self, path: Path):
         self.path, self.log_path = path, path / "log.jsonl"
@@ -46,7 +46,7 @@ class RunFolder:
         folder = cls(path)
         folder._lock.take()
         try:
-            cls.refuse_taken(path, locked=True)  # another process may have been faster
+            cls.refuse_taken(path, locked=True)  # another process may have created it first
         except RunError:
             folder._lock.release()
             raise
@@ -62,7 +62,7 @@ class RunFolder:
             raise RunError(f"{path} holds no run: there is no config.json in it; start one with afaf run STREAM METHOD --out {path}")
         check_links(path)
         about = read_json(path / "config.json")
-        if not (isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)):  # of another program
+        if not (isinstance(about.get("config"), dict) and {"format", "method", "stream", "seed"} <= set(about)):  # another program's file
             raise RunError(f"{path} holds no run: its config.json is not one of afaf; start a run in another folder with --out")
         folder = cls(path)
         folder._lock.take()
@@ -124,7 +124,7 @@ def check_links(path: Path) -> None:
 
 
 def checkpoints_in(path: Path) -> list[Path]:
-    """The checkpoints of a run folder by their names, oldest first; other files beside them are left alone."""
+    """The checkpoints of a run folder, recognised by name, oldest first; other files are ignored."""
     folder = path / CHECKPOINTS
     try:
         names = [] if folder.is_symlink() else sorted(os.listdir(folder))
@@ -205,7 +205,7 @@ def began_with(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, by names such as `learn.lr`."""
+    """Flatten nested tables into one, with names such as `learn.lr`."""
     entries: dict[str, Any] = {}
     for name, value in table.items():
         entries |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}

@@ -40,9 +40,9 @@ class Job:
     out: str | Path | None = None  # the run folder; None: nothing is written
     resume: bool = False  # continue the run that `out` holds
     start: RunState | None = None  # begin from this state instead of the first task
-    until: int | None = None  # stop after this many tasks, as a run that is asked to stop
+    until: int | None = None  # stop after this many tasks, as after a stop request
     snapshot_after: int | None = None  # after this many tasks, emit a StateReached event; only without a run folder
-    tag: Any = None  # what the caller knows the job by; displays print it
+    tag: Any = None  # identifies the job for the caller; displays print it
     network: nn.Module | tuple[Layer, ...] | None = None  # instead of the network that the settings name
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Job:
 
 
 def stream_options(*tables: Table) -> dict[str, Any]:
-    """What the `stream` section of these tables changes. It must be known before the stream, and so before its preset."""
+    """The options that the `stream` section of these tables changes. They are needed before the stream and its preset are known."""
     given = build(StreamSettings, merge(*tables).get("stream", {}), "stream")
     return {name: value for name, value in asdict(given).items() if value != getattr(StreamSettings(), name)}
 

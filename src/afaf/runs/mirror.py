@@ -13,14 +13,14 @@ from afaf.files.urls import file_system, is_url
 from afaf.runs.folder import CHECKPOINTS, checkpoints_in
 
 EVERY = 5.0  # seconds between copies
-FIRST, LAST = ("config.json", "log.jsonl"), ("model.safetensors", "results.json")  # checkpoints count on the log, results on all
+FIRST, LAST = ("config.json", "log.jsonl"), ("model.safetensors", "results.json")  # checkpoints rely on the log, results on all files
 
 
 @contextlib.contextmanager
 def local_copy(place: str | Path, *, write: bool = True) -> Iterator[Path]:
-    """A local folder with the files behind a URL; any other place is its own. With `write` new files are copied back.
+    """Yield a local folder with the files behind a URL; a local path is yielded as it is. With `write`, new files are copied back.
 
-    Errors name the URL. With `write` nothing is fetched unless it is a run.
+    Errors name the URL. With `write`, files are fetched only if they are a run.
     """
     if not is_url(place):
         yield Path(place)
@@ -43,7 +43,7 @@ class Mirror:
     def __init__(self, url: str, local: Path):
         self.url, self.local = url, local
         self.system, self.root = file_system(url)
-        self._copied: dict[str, tuple[int, int]] = {}  # time and size of what was copied, by name
+        self._copied: dict[str, tuple[int, int]] = {}  # modification time and size of each copied file, by name
         self._lock = threading.Lock()
 
     def fetch(self, *, only_runs: bool) -> None:
@@ -58,7 +58,7 @@ class Mirror:
                 self._copied[name] = self._state(name)
 
     def push(self) -> None:
-        """Copy what is new. Names of checkpoints are read before the log, so that the log there is never behind them."""
+        """Copy new and changed files. Checkpoints are listed before the log is copied, so the remote log is never older than they are."""
         with self._lock, self._explained():
             saved = [f"{CHECKPOINTS}/{path.name}" for path in checkpoints_in(self.local)]
             for name in (*FIRST, *saved, *LAST):
@@ -97,7 +97,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Errors of any file system, as an error that names the URL."""
+        """Turn errors of any file system into a WriteError that names the URL."""
         try:
             yield
         except Exception as error:

@@ -12,7 +12,7 @@ import torch
 
 from afaf.version import __version__
 
-SOURCES = ("src", ":(glob)**/experiments/*.toml", "benchmarks/*.py")  # results being written do not make a tree a changed one
+SOURCES = ("src", ":(glob)**/experiments/*.toml", "benchmarks/*.py")  # results being written do not count as changes
 
 
 def commit() -> str:
@@ -22,7 +22,7 @@ def commit() -> str:
     return _checked_out()
 
 
-@cache  # what is changed while a program runs is not what it computes with
+@cache  # later changes do not affect the running program
 def _checked_out() -> str:
     here = Path(__file__).resolve().parent
 

@@ -17,7 +17,7 @@ from afaf.storage.model_file import Model
 if TYPE_CHECKING:
     import pandas
 
-CLOSE = 1e-6  # of a percentage: a mean is not the same to the last bit everywhere
+CLOSE = 1e-6  # tolerance in percent: the last bits of a mean differ between machines
 Row = list[Percent | None]
 
 
@@ -46,9 +46,9 @@ class Results:
     warnings: list[str] = field(default_factory=list)
     run: str | None = None  # the run folder
     R_task_il_unmasked: list[Row] | None = None  # task-IL from the logits of class-IL, if a method has others when the task is known
-    network: str | None = None  # its name, and below its width; results of earlier versions do not say them, nor the commit
+    network: str | None = None  # its name, and below its width; results of earlier versions lack both, and the commit
     width: Count | None = None
-    commit: str | None = None  # that ended the run; config.json has the one that began it
+    commit: str | None = None  # at the end of the run; config.json has the one at its start
     model: Model | None = field(default=None, repr=False, compare=False)  # in memory; the folder has it as a file
 
     @property

@@ -54,7 +54,7 @@ def run_or_resume(job: Job, *, on_event: OnEvent = ignore, stop: StopToken | Non
     asked = {"stream": stream.name, "method": setup.method.name, "seed": job.seed, "config": setup.config.to_dict()}
     _refuse_another(out, asked, setup.method.Options)
     device = None if job.device == "auto" else job.device
-    finished = (out / "results.json").exists()  # then settings change nothing
+    finished = (out / "results.json").exists()  # then settings have no effect
     if isinstance(job.method, str) and not finished:
         _refuse_another_class(out, job.method_class)
     free = None if finished else {name: value for name, value in flat(setup.config.to_dict()).items() if name in FREE}
@@ -190,7 +190,7 @@ def _newer_settings(stored: Mapping[str, Any], options: type[Any]) -> Table:
 
 
 def _defaults(kind: type[Any], given: Mapping[str, Any]) -> Table:
-    """The defaults of a section's settings, but for those that are given and those without one."""
+    """The defaults of a section's settings, except for settings that are given or have no default."""
     fields = [field for field in dataclasses.fields(kind) if field.name not in given]
     values = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
     made = {field.name: field.default_factory() for field in fields if field.default_factory is not dataclasses.MISSING}
@@ -198,7 +198,7 @@ def _defaults(kind: type[Any], given: Mapping[str, Any]) -> Table:
 
 
 def _known_by(stream: str) -> str:
-    """A stream's name; for own data without its parent folders, which may differ."""
+    """A stream's name; for the user's own data without its parent folders, which may differ."""
     kind, colon, path = stream.partition(":")
     return f"{kind}:{Path(path).expanduser().absolute().name}" if colon and kind in ("folder", "npz") else stream
 
@@ -240,7 +240,7 @@ def _same_method(about: Mapping[str, Any], path: Path) -> type[Method[Any]]:
 
 
 def _check_was_learned(about: Mapping[str, Any], path: Path, stream: Stream) -> None:
-    """The results of a finished run are returned only for the stream that it learned."""
+    """Raise RunError unless this is the stream that the finished run learned."""
     _check_stored(about, path)
     run = build(RunSettings, about["config"].get("run", {}), "run")
     _check_same_data(about, restrict(stream, Config(None, run=run)))

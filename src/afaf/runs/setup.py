@@ -29,7 +29,7 @@ class Setup:
     method: Method[Any]
     config: Config
     spec: NetworkSpec  # with the output rows of the whole stream
-    initial: Parameters | None = None  # values that the network begins with, where not the seed's
+    initial: Parameters | None = None  # the network's initial values, if not drawn from the seed
 
     @property
     def network_digest(self) -> str:
@@ -51,7 +51,7 @@ class Setup:
 def set_up(
     outline: Outline, method: str | type[Method[Any]], *tables: Mapping[str, Any], network: nn.Module | tuple[Layer, ...] | None = None
 ) -> Setup:
-    """Build and check everything that needs no data; the tables override the stream's preset, `network` the name of one."""
+    """Build and check everything that needs no data; the tables override the stream's preset, and `network` a network's name."""
     kind = method_class(method)
     config = build_config(kind.Options, *with_presets(outline, kind, tables, network))
     chosen, given = config.network, config.network.name if network is None else network
@@ -73,9 +73,9 @@ def restrict(stream: Stream, config: Config) -> Stream:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The network of a run, and the bytes of its whole model beside those of the weights of the usual dense network.
+    """The network of a run, the bytes of its whole model, and those of the usual dense network's weights.
 
-    That is the same architecture, all weights counted, with its usual width and one output row a class.
+    The usual dense network is the same architecture with its usual width, one output row per class, and all weights counted.
     """
 
     network: str

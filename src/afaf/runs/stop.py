@@ -9,7 +9,7 @@ import time
 class StopToken:
     """Shared between the runs and the code that stops them. `ask` only stores a number, so a signal handler may call it.
 
-    A token with a `parent` is asked when its parent is; one with a `deadline` (seconds of `time.monotonic`) is asked from then on.
+    A token is also asked once its `parent` is asked or its `deadline` (seconds of `time.monotonic`) has passed.
     """
 
     def __init__(self, parent: StopToken | None = None, deadline: float | None = None) -> None:

@@ -119,7 +119,7 @@ async def cancel(api: Api, request: Request) -> Response:
 
 @endpoint("GET", "/jobs/{id}")
 async def job_state(api: Api, request: Request) -> Response:
-    """How far a call of /learn is, and what came of it."""
+    """The progress and the result of a call of /learn."""
     return JSONResponse(_job(api, request).to_dict())
 
 
@@ -153,7 +153,7 @@ async def rename(api: Api, request: Request) -> Response:
 
 @endpoint("DELETE", "/classes/{name}", changes=True, status=204, answer="")
 async def remove(api: Api, request: Request) -> Response:
-    """Remove a class: it is no answer any more. With an encoder, its images stay in the sums until the call is undone."""
+    """Remove a class: it is no longer predicted. With an encoder, its images stay in the sums until the call is undone."""
     name = _known(api, request)
     await api.service.change(lambda model: model.remove(model.life.label_of(name)))
     return Response(status_code=204)
@@ -161,7 +161,7 @@ async def remove(api: Api, request: Request) -> Response:
 
 @endpoint("POST", "/undo", changes=True)
 async def undo(api: Api, request: Request) -> Response:
-    """Take the last change back: a call of /learn, a rename or a removal. One step is kept, also over a restart of the server."""
+    """Undo the last change: a call of /learn, a rename or a removal. One step is kept, also when the server restarts."""
     await api.service.undo()
     return JSONResponse(api.service.about())
 
@@ -207,7 +207,7 @@ async def metrics(api: Api, request: Request) -> Response:
 
 
 def class_name(api: Api, segment: str) -> str:
-    """The name of a class, new or known, from an address."""
+    """The name of a class, new or known, from a URL."""
     name = _decoded(segment)
     served = api.service.served
     return name if served is not None and name in served.labels else checked_name(api, name)

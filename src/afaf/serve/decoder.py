@@ -1,4 +1,4 @@
-"""Decode image files in processes of their own: a file that takes too long, or crashes the decoder, ends that process alone."""
+"""Decode image files in separate processes: a file that takes too long, or crashes the decoder, ends only its process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from afaf.streams.sources.images import decode_image
 from afaf.streams.sources.source import Pixels
 
 MEMORY = 4 << 30  # bytes of data that a decoder may hold; the reader's own limits keep it far below
-Reading = Preprocessing | tuple[int, int]  # how a model with an encoder prepares images; side and channels of a network's
+Reading = Preprocessing | tuple[int, int]  # preprocessing of an encoder, or side and channels of a network's images
 
 
 def processes() -> BaseContext:
-    """Processes are forked from one that has PyTorch imported and no threads: they start at once."""
+    """A context whose processes start at once: they are forked from one that has PyTorch imported and no threads."""
     if sys.platform == "win32":
         return get_context("spawn")
     context = get_context("forkserver")
@@ -35,7 +35,7 @@ def processes() -> BaseContext:
 
 
 def end_with_parent() -> None:
-    """End this process when the server does, even if that is killed; Ctrl-C is the server's business."""
+    """End this process when the server ends, even if it is killed; ignore Ctrl-C, which the server handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
@@ -50,7 +50,7 @@ def end_with_parent() -> None:
 def decode(data: bytes, reading: Reading, name: str, seconds: float) -> Pixels:
     """The pixels that a model reads, (height, width, channels); the process is killed after `seconds` of processor time."""
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal, not handled, ends the process
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal, SIGPROF, is not handled and ends the process
     try:
         if isinstance(reading, Preprocessing):
             pixels: Pixels = prepare(decode_image(data, None, name)[None], reading)[0]
@@ -80,7 +80,7 @@ class Decoders:
             self.idle.put_nowait(self._new())
 
     async def warm(self) -> None:
-        """Start a process, and so the one that all are forked from, before it is needed."""
+        """Start a process before it is needed, and with it the one that all are forked from."""
         with contextlib.suppress(DataError, Refused):
             await self.decode(b"", (1, 1), "")
 

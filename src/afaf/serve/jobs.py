@@ -18,7 +18,7 @@ from afaf.serve.limits import RequestLimits
 from afaf.streams.sources.source import Pixels
 
 KEPT = 20  # jobs that are remembered
-LISTEN_SECONDS = 15.0  # between two signs of life to a client that listens
+LISTEN_SECONDS = 15.0  # between two keep-alive messages to a listening client
 
 
 @dataclass
@@ -45,13 +45,13 @@ class LearnJob:
             setattr(self, name, value)
         self.seconds = round(time.monotonic() - self.began, 3)
         self.changed.set()
-        self.changed = asyncio.Event()  # of the next change
+        self.changed = asyncio.Event()  # for the next change
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     async def updates(self) -> AsyncIterator[dict[str, Any] | None]:
-        """The state now, and whenever it has changed, until the end; None: nothing new for a while."""
+        """Yield the state now and after every change, until the end; None if nothing has changed for a while."""
         while True:
             changed = self.changed
             yield self.to_dict()
@@ -66,7 +66,7 @@ class LearnJob:
 
 
 class Waiting:
-    """Prepared images by class, kept until a call learns them, or until none was added for a while."""
+    """Prepared images by class, kept until a call learns them or no image was added for a while."""
 
     def __init__(self, limits: RequestLimits):
         self.limits, self.images, self.bytes, self.touched = limits, dict[str, list[Pixels]](), 0, 0.0
@@ -97,7 +97,7 @@ class Waiting:
 
 
 class Learning:
-    """A call that is learned by a process of its own, which can be killed at any time."""
+    """A call that a separate process learns; it can be killed at any time."""
 
     def __init__(self, context: BaseContext, task: LearnTask, images: dict[str, list[Pixels]], job: LearnJob):
         self.task, self.images, self.job = task, images, job
@@ -106,7 +106,7 @@ class Learning:
         self.cancelled = False
 
     async def run(self) -> None:
-        """Give the images to the process, so that the server keeps none, and pass on its progress; ends when it does."""
+        """Send the images to the process, so that the server keeps none, and pass on its progress until it ends."""
         job = self.job
         try:
             await asyncio.to_thread(self._send)

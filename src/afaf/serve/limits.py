@@ -20,8 +20,8 @@ HEAD_BYTES = 1 << 16  # of a request line and its headers
 HEAD_SECONDS = 10.0  # for them to arrive
 STALL_SECONDS = 20.0  # between two pieces of a body, or of an answer
 CONNECTIONS = 256
-PIPELINED = 4  # requests that a connection may send ahead of the answers: browsers send none, and uvicorn would take any number
-CLIENTS = 10_000  # whose rate is remembered
+PIPELINED = 4  # requests that a connection may send ahead of the answers: browsers send none, and uvicorn has no limit
+CLIENTS = 10_000  # whose rate is tracked
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RateLimit:
 
 
 class Bodies:
-    """The bodies of all requests together, which are read into memory."""
+    """The bodies of all requests, read into memory within one common limit."""
 
     def __init__(self, limits: RequestLimits):
         self.limits, self.bytes = limits, 0

@@ -16,7 +16,7 @@ from afaf.lifelong.model_store import AnyModel
 from afaf.serve.decoder import Reading
 from afaf.streams.sources.source import Pixels
 
-CONFUSED = 0.02  # the least share of a class's images that is reported
+CONFUSED = 0.02  # the smallest share of a class's images that is reported
 NEAREST = 5
 NOTHING: dict[str, Any] = {
     "room": None,
@@ -24,19 +24,19 @@ NOTHING: dict[str, Any] = {
     "calls": [],
     "confused": None,
     "unknown": False,
-}  # of no model
+}  # without a model
 
 
 @dataclass(frozen=True)
 class Answers:
-    """For some images: probabilities of the known classes, and where an encoder allows it distances from them."""
+    """Probabilities of the known classes for some images, and distances to the classes if the model has them."""
 
     probabilities: NDArray[Any]
     distances: NDArray[Any] | None = None
 
 
 class Served:
-    """A model with everything that its answers need computed. It is never changed, only replaced."""
+    """A model, with everything computed that its answers need. It is never changed, only replaced."""
 
     def __init__(self, model: AnyModel, checksum: str | None, undo: bool):
         self.model, self.checksum, self.undo = model, checksum, undo
@@ -59,7 +59,7 @@ class Served:
         }
 
     def answers(self, pixels: Pixels) -> Answers:
-        """For images as `reading` prepares them."""
+        """Answers for images prepared as `reading` says."""
         if self.model.identity is None:
             return Answers(self.model.probabilities(pixels))
         encoded = self.model.encoder.encode(pixels)
@@ -68,7 +68,7 @@ class Served:
         return Answers(*(tensor.numpy() for tensor in self.model.answers(encoded)))
 
     def describe(self, answers: Answers, row: int, top: int, unknown_below: float) -> dict[str, Any]:
-        """The answer for one image, as JSON has it. `unknown` is null where that cannot be told."""
+        """The answer for one image, as JSON has it. `unknown` is null if the model cannot tell."""
         shares = answers.probabilities[row]
         order = np.argsort(-shares, kind="stable")[:top]
         unknown = None if not unknown_below else bool(shares[order[0]] < unknown_below)
@@ -117,7 +117,7 @@ class Served:
 
 
 def ready(model: AnyModel, checksum: str | None, undo: bool, encoder: Encoder | None, device: Any) -> Served:
-    """The model with its encoder, which is shared with the model before if it is the same. `undo`: its last change can be undone."""
+    """The model with its encoder attached; `encoder` is reused if it is the same. `undo`: its last change can be undone."""
     if model.identity is not None and not model.attached:
         same = encoder is not None and encoder.identity == model.identity
         model.attach(encoder if same and encoder is not None else model.identity.name, device)

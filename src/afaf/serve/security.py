@@ -16,7 +16,7 @@ from afaf.serve.errors import Refused, refusal, response
 from afaf.serve.limits import RateLimit
 
 HEALTH = "/health"
-PAGES = ("/", "/docs")  # may be opened from anywhere; they hold nothing of the model
+PAGES = ("/", "/docs")  # other sites may link to them; they contain nothing of the model
 PUBLIC = (*PAGES, "/openapi.json")
 STATIC = "/page/"
 WRONG_TOKEN = 10.0  # requests that a wrong token counts for

@@ -45,7 +45,7 @@ def uvicorn_config(path: Path, options: ServeOptions) -> uvicorn.Config:
 
 
 def bound(host: str, port: int, token: str | None) -> socket.socket:
-    """A listening socket. Only a token allows another address than the local one."""
+    """A listening socket. Any address but the local one requires a token."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:

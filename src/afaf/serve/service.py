@@ -213,7 +213,7 @@ class Service:
         self.served = await self.in_background(self._load)
 
     def _load(self) -> Served | None:
-        """The model in the file; the one that is served already if it is the same."""
+        """The model in the file, or the served one if it is the same."""
         checksum = checksum_of(self.path)
         if checksum is None:
             return None
@@ -233,7 +233,7 @@ class Service:
 
 
 def _in_background() -> None:
-    """Set up a thread that yields to those that answer."""
+    """Set up a thread with a lower priority than those that answer."""
     torch.set_num_threads(1)
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

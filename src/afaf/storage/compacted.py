@@ -1,6 +1,6 @@
 """A model for production: the neurons from which an output can be reached, as small dense tensors, with normalisation and calibration.
 
-Pixels go in as an image file has them, logits and calibrated probabilities come out.
+It takes pixels as stored in an image file and returns logits and calibrated probabilities.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def for_inference(
 
 
 class FromPixels(nn.Module):
-    """Images as a network takes them, from pixels as an image file has them."""
+    """Turns pixels as stored in an image file into a network's inputs."""
 
     scale: Tensor
     shift: Tensor
@@ -90,14 +90,14 @@ class FromPixels(nn.Module):
 
 
 class InferenceModule(nn.Module):
-    """The same as a module, from pixels to (logits, probabilities), made of operations that exporters know."""
+    """The network for inference as a module, from pixels to (logits, probabilities), made of operations that exporters support."""
 
     def __init__(self, inference: Inference):
         super().__init__()
         self.spec, self.temperature = inference.spec, inference.temperature
         self.prepare = FromPixels(inference)
         named = state_dict(inference.parameters)
-        self.names = {name.replace("/", "_"): name for name in named}  # of the buffers
+        self.names = {name.replace("/", "_"): name for name in named}  # by buffer
         for buffer, name in self.names.items():
             self.register_buffer(buffer, named[name])
 
@@ -110,7 +110,7 @@ class InferenceModule(nn.Module):
 
 
 def random_pixels(inference: Inference, n: int, seed: int = 0) -> Tensor:
-    """Images of noise, as the model takes them: bytes, or numbers around the mean of its training images."""
+    """Images of noise in the model's input format: bytes, or numbers around the mean of its training images."""
     draw = torch.Generator().manual_seed(seed)
     shape = (n, *inference.input_shape)
     if inference.bytes_in:

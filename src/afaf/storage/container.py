@@ -1,7 +1,7 @@
 """The file format of models and checkpoints: safetensors, with a description and a checksum in its metadata.
 
 `__metadata__.afaf` is the description, as JSON. Its `sha256` is the checksum of the whole file with these 64 digits set to 0; earlier
-versions had it beside the description. Files are read, not mapped: a mapped file that is cut short meanwhile ends the process.
+versions had it beside the description. Files are read, not mapped: if a mapped file is truncated meanwhile, the process crashes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_file(path: Path, check: Check) -> Contents:
 
 
 def read(data: bytes, name: str, check: Check) -> Contents:
-    """The same from the bytes of a file."""
+    """As `read_file`, from the bytes of a file."""
     with readable(name):
         about, checksum, names = _header(io.BytesIO(data))
         if checksum is not None and _sum(data, checksum) != checksum:
@@ -128,7 +128,7 @@ def _no_constant(name: str) -> None:
 
 
 def _sum(data: bytes, stated: str) -> str:
-    """The checksum of a file that states this one."""
+    """The checksum of a file, with the digits of its stated checksum set to 0."""
     at, view = data.find(stated.encode()), memoryview(data)
     digest = hashlib.sha256(view[:at])
     digest.update(NO_SUM.encode())

@@ -19,10 +19,10 @@ from afaf.storage.container import Tensors
 from afaf.training.learner import Learner
 from afaf.training.optimisers import SGD, AdamW
 
-LARGE = 1 << 30  # bytes of a network that are always granted; beyond them a file must be large itself to ask for more
-UNFOLD = 128  # times a file's size that the network in it may take: unowned weights are not stored
+LARGE = 1 << 30  # bytes of a network that any file may describe; a larger network needs a larger file
+UNFOLD = 128  # largest ratio of a network's size to its file's: unowned weights are not stored
 MOST_LAYERS = 1 << 12
-MANY = 1 << 20  # layers x (classes + tasks): more would take too long to go through
+MANY = 1 << 20  # layers x (classes + tasks): more would take too long to check
 NORM = ("gain", "shift", "mean", "var")
 BUFFERS = (*SGD(momentum=0.9).buffers, *AdamW().buffers)  # of optimisers
 PARTS = ("candidates", "sources", "targets")
@@ -38,7 +38,7 @@ class RecordAbout:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything of a learner that is not a tensor."""
+    """The parts of a learner that are not tensors."""
 
     spec: NetworkSpec
     seed: Annotated[int, Within(-(1 << 63), (1 << 64) - 1)]
@@ -54,7 +54,7 @@ class Description:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Description:
-        """The description in a file. Raises ValueError, KeyError, TypeError or ConfigError if no learner has it."""
+        """The description in a file. Raises ValueError, KeyError, TypeError or ConfigError if no learner can have it."""
         _must(len(data["network"]["hidden"]) <= MOST_LAYERS, "it has too many layers")
         stored = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         classes_of = {int(task): classes for task, classes in data["classes_of"].items()}
@@ -103,7 +103,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "records": [
             {"task": record.task, "l_reuse": record.l_reuse, "classes": [c.class_id for c in record.classes]} for record in ledger.records
         ],
-        "memory": list(learner.memory),  # in order: sums over these tensors are repeated in the same order
+        "memory": list(learner.memory),  # in order, so that sums over these tensors keep their order
     }
 
 
@@ -113,9 +113,9 @@ def _must(fact: bool, what: str) -> None:
 
 
 def check_tensors(about: Description, tensors: Tensors, *, within_task: bool = False) -> None:
-    """Every tensor of the description is there with its shape and type, and no other; `within_task`, importances and buffers too.
+    """Check that exactly the described tensors are there, with their shapes and types; `within_task`, importances and buffers too.
 
-    A small file must not ask for a huge network.
+    A small file that describes a huge network is refused.
     """
     dtype = FLOATS[about.dtype] if about.dtype else tensors["bias/1"].dtype
     _must(dtype.is_floating_point, "biases are not floating-point numbers")
@@ -165,7 +165,7 @@ def _needed(about: Description, dtype: torch.dtype) -> dict[str, Expected]:
 
 
 def _optional(name: str, about: Description, dtype: torch.dtype, within_task: bool) -> Expected | None:
-    """Tensors that may be there besides: records of allocations; within a task, importances and the optimiser's buffers."""
+    """Optional tensors: records of allocations; within a task, importances and the optimiser's buffers."""
     *path, last = name.split("/")
     if not last.isdecimal() or len(last) > 9:
         return None
@@ -190,7 +190,7 @@ def _optional(name: str, about: Description, dtype: torch.dtype, within_task: bo
 
 
 def _record_layer(path: list[str], number: int, about: Description) -> int | None:
-    """The neuron layer that a record's tensor counts: TASK/free/s, TASK/CLASS/sources/l and so on; None if there is no such record."""
+    """The layer whose neurons a record's tensor lists: TASK/free/s, TASK/CLASS/sources/l and so on; None if there is no such record."""
     match path:
         case [task, "free"] if task in about.classes_recorded:
             return counted_layer(about.spec, "free", number)
@@ -200,7 +200,7 @@ def _record_layer(path: list[str], number: int, about: Description) -> int | Non
 
 
 def counted_layer(spec: NetworkSpec, part: str, number: int) -> int | None:
-    """The layer whose neurons a part of a record counts: sources and targets go by l of W_l, all else by group."""
+    """The layer whose neurons a part of a record lists: sources and targets are numbered by l of W_l, all else by group."""
     if part in ("sources", "targets"):
         edge = spec.edge(number) if number in spec.edge_numbers else None
         return None if edge is None else edge.source if part == "sources" else edge.target

@@ -1,4 +1,4 @@
-"""A module that answers with logits and probabilities as the bytes of a file: a torch.export program, or ONNX (needs the extra `onnx`)."""
+"""Export a module from images to logits and probabilities as the bytes of a torch.export program, or of ONNX (needs the extra `onnx`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPSET, IR = 18, 8  # read by ONNX Runtime 1.14 and later
 
 
 def need(name: str) -> Any:
-    """A package that comes with the extra."""
+    """Import a package of the extra `onnx`."""
     try:
         return import_module(name)
     except ImportError:
@@ -33,27 +33,27 @@ def exported_program(module: nn.Module, example: Tensor) -> Any:
     with torch.no_grad():
         program = torch.export.export(module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # names source files on this machine
+        node.meta.pop("stack_trace", None)  # contains paths of this machine
     return program
 
 
 def torch_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
-    """labels.json and afaf.json are among its extra files."""
+    """The program's file, with labels.json and afaf.json as extra files."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tensors that are views, which are saved whole
+        warnings.simplefilter("ignore")  # about views, whose whole tensors are saved
         torch.export.save(program, buffer, extra_files={"labels.json": json.dumps(labels), "afaf.json": json.dumps(about)})
     return buffer.getvalue()
 
 
 def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> bytes:
-    """Written by PyTorch's own exporter, which needs onnxscript; `labels` and `about` are in its metadata.
+    """The program's ONNX file, from PyTorch's own exporter, which needs onnxscript; `labels` and `about` are in its metadata.
 
-    A weight that is used in several places is stored once, and the exporter's notes on every operation are left out.
+    A weight used in several places is stored once, and the exporter's notes on every operation are left out.
     """
     need("onnxscript")
     passes = need("onnx_ir.passes.common")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does not need
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages that it does not need
     names: Any = {"input_names": ["images"], "output_names": ["logits", "probabilities"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

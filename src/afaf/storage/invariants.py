@@ -16,7 +16,7 @@ def broken_invariants(learner: Learner) -> list[str]:
 
 
 def changed_since(before: Learner, after: Learner) -> list[str]:
-    """Differences in what learned tasks own and fixed, in words: there must be none. Dense methods, as the ledger states, are exempt."""
+    """Changes in what learned tasks own and have fixed, in words; there must be none. Dense methods, as the ledger states, are exempt."""
     return list(_changes(before, after)) if after.ledger.keeps_past else []
 
 
@@ -39,7 +39,7 @@ def _changes(before: Learner, after: Learner) -> Iterator[str]:
 
 
 def _if_any(wrong: Tensor, words: str) -> Iterator[str]:
-    """The words, with the number of wrong places filled in; nothing if there are none."""
+    """The message with the number of wrong places filled in; nothing if there are none."""
     if count := int(wrong.sum()):
         yield words.format(count)
 

@@ -18,7 +18,7 @@ from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 3  # 1: no checksum, the learner's description not apart; 2: sources and targets of every task; both still read
+FORMAT = 3  # 1: no checksum, no separate description of the learner; 2: sources and targets of every task; both are still read
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Model:
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Model:
-        """The model that `to_bytes` returned."""
+        """The model in the bytes of a model file, the inverse of `to_bytes`."""
         return cls._from(container.read(data, "the model", check), "the model", torch.device(device))
 
     def to_bytes(self) -> bytes:
@@ -74,7 +74,7 @@ class Model:
 
 
 def check(about: About, tensors: Tensors) -> None:
-    """Refuse what cannot be a model."""
+    """Refuse contents that cannot be a model."""
     check_format(about, "model", FORMAT)
     check_tensors(_description(about), tensors)
     fields = {"method": str, "stream": str, "class_names": list[list[str]], "config": dict[str, Any], "life": dict[str, Any] | None}
@@ -83,7 +83,7 @@ def check(about: About, tensors: Tensors) -> None:
 
 
 def check_format(about: About, kind: str, newest: int) -> None:
-    """A file of a newer format, or of another kind, is refused with what to do."""
+    """Refuse a file of a newer format or of another kind; the error says what to do."""
     number = about.get("format")
     if type(number) is not int or number < 1:
         raise ValueError("it does not say which format it has")

@@ -43,7 +43,7 @@ def live_tensors(learner: Learner) -> Named:
 
 
 def _follows_from_free(record: Allocation) -> bool:
-    """Whether `Allocation.without_reuse` makes the record from its free neurons, so that a file need not hold the rest."""
+    """Whether `Allocation.without_reuse` rebuilds the record from its free neurons, so that a file need not hold the rest."""
     return record.l_reuse == 1 and not any(c.candidates for c in record.classes)
 
 
@@ -52,7 +52,7 @@ def _norms(prefix: str, norms: Mapping[int, Norm]) -> Named:
 
 
 def stored_tensors(learner: Learner) -> Named:
-    """All tensors as a file holds them: copies in host memory, of the weights the owned ones."""
+    """All tensors as stored in a file: copies in host memory; of the weights, only the owned ones."""
     return {name: _stored(learner, name, tensor) for name, tensor in live_tensors(learner).items()}
 
 
@@ -63,8 +63,8 @@ def _stored(learner: Learner, name: str, tensor: Tensor) -> Tensor:
 
 
 def training_tensors(learner: Learner) -> Named:
-    """Copies of what a learner has only while it learns a task: importances (most are 0: places and values) and the optimiser's buffers
-    (of weights the task's own: the others are 0)."""
+    """Copies of tensors that exist only while a task is learned: importances (as places and values, since most are 0) and the optimiser's
+    buffers (for weights only the task's own, since the others are 0)."""
     tensors: Named = {}
     for l, importance in enumerate(learner.importance.connections, 1):
         places = torch.nonzero(importance.view(-1)).flatten()
@@ -103,7 +103,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def build(about: Description, tensors: Tensors, device: torch.device) -> Learner:
-    """The learner that was stored; `check_tensors` has seen the tensors' shapes."""
+    """The learner that was stored; `check_tensors` must have checked the tensors."""
     tensors = {name: tensor if name.startswith("record/") else tensor.to(device) for name, tensor in tensors.items()}
     learner = Learner.fresh(Network(about.spec, about.seed, device, tensors["bias/1"].dtype), about.unit)
     network, ledger = learner.network, learner.ledger
@@ -124,7 +124,7 @@ def build(about: Description, tensors: Tensors, device: torch.device) -> Learner
 
 
 def _build_training(learner: Learner, tensors: Tensors) -> None:
-    """Give a learner the importances and the optimiser's buffers of the task that it was stored in."""
+    """Give a learner the importances and the optimiser's buffers of the task in progress when it was stored."""
     for l, importance in enumerate(learner.importance.connections, 1):
         if f"importance/places/{l}" in tensors:
             flat, places, values = importance.view(-1), tensors[f"importance/places/{l}"], tensors[f"importance/values/{l}"]

@@ -94,8 +94,8 @@ class Benchmark:
     ) -> Stream:
         """Read the stream from the data folder; `verify` refuses images that are not the published ones.
 
-        `fit` is how a dataset of 28x28 images comes to 32x32, if it offers a choice. `normalise` by each dataset's mean and deviation, or
-        all in the same way, by those of the first.
+        `fit` is how a dataset's 28x28 images become 32x32, if it offers a choice. `normalise`: by each dataset's mean and standard
+        deviation, or all by those of the first.
         """
         folder = data_folder(data)
         splits: dict[tuple[int, Part], Split] = {}
@@ -136,7 +136,7 @@ def open_stream(name: str, *, data: Path | str | None = None, **options: Any) ->
 
     `data` is the folder of the published datasets. The options of own data are in own.py. Built-in streams have fewer: those of one
     dataset have `order` and `class_order`, as own data; split-cifar100 has `classes_per_task`; mix has `fit`, "pad" (the default)
-    or "resize" (how MNIST and Fashion-MNIST come from 28x28 to 32x32), and `normalise`, "dataset" (the default) or "same".
+    or "resize" (how MNIST and Fashion-MNIST go from 28x28 to 32x32), and `normalise`, "dataset" (the default) or "same".
     """
     if name in BENCHMARKS:
         benchmark, options = _with_options(BENCHMARKS[name], options)
@@ -184,7 +184,7 @@ def _with_options(benchmark: Benchmark, options: dict[str, Any]) -> tuple[Benchm
     options = dict(options)
     order = one_order(options.pop("order", None), options.pop("class_order", None))
     if not benchmark.regroups and options.get("classes_per_task") == 2:
-        del options["classes_per_task"]  # config.json of runs before 0.2 says so of every built-in stream
+        del options["classes_per_task"]  # config.json of runs before 0.2 has it for every built-in stream
     fits = {fit for source in benchmark.sources if len(source.fits) > 1 for fit in source.fits}
     several = len(benchmark.sources) > 1
     has = {"fit": bool(fits), "normalise": several, "classes_per_task": benchmark.regroups, "order": not several}

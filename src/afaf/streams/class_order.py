@@ -20,7 +20,7 @@ from afaf.streams.sources.verify import shortened
 from afaf.streams.tasks import sorted_labels
 
 SEED = "seed:"
-SEEDS = 1 << 32  # that numpy's permutations have
+SEEDS = 1 << 32  # the number of seeds of numpy's permutations
 WAYS = "an order is classes separated by commas, a file with the classes of a task in each line, or seed:7 for a random one"
 
 
@@ -32,7 +32,7 @@ def one_order(order: Any, class_order: Any) -> Any:
 
 
 def in_own_labels(order: Sequence[Any] | str | Path | None, labels: NDArray[Any], names: Mapping[str, Any] = {}) -> list[Any] | None:
-    """Convert an order to the labels of the data; `names` are other words for them."""
+    """Convert an order to the labels of the data; `names` are other names for them."""
     if order is None:
         return None
     seed = seed_of(order)
@@ -50,7 +50,7 @@ def in_own_labels(order: Sequence[Any] | str | Path | None, labels: NDArray[Any]
 
 
 def seed_of(order: Any) -> int | None:
-    """Return the number of `seed:7`; None for an order that says the classes."""
+    """Return the number of `seed:7`; None for an order that lists the classes."""
     if not isinstance(order, str) or not order.startswith(SEED) or "," in order:
         return None
     digits = order.removeprefix(SEED)
@@ -60,7 +60,7 @@ def seed_of(order: Any) -> int | None:
 
 
 def permuted(labels: Sequence[Any], seed: int) -> list[Any]:
-    """Return the labels in numpy's permutation of this seed, the one that others publish; it is the same in every version of numpy."""
+    """Return the labels in numpy's permutation of this seed, as others publish it; it is the same in every version of numpy."""
     return [labels[i] for i in np.random.RandomState(seed).permutation(len(labels))]
 
 

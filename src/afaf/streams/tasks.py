@@ -54,7 +54,7 @@ class Preparation:
 
 
 class StoredImages:
-    """Some images of a memory-mapped file, (n, height, width, channels). To choose among them copies nothing; numpy reads them."""
+    """Some images of a memory-mapped file, (n, height, width, channels). Selecting images copies nothing; numpy reads them."""
 
     def __init__(self, file: NDArray[np.uint8], index: NDArray[np.int64]):
         self.file, self.index = file, index

@@ -1,8 +1,8 @@
 """Allocation of a task's sub-network: which neurons it may use, and which new connections it begins with.
 
-Two ways, that differ only in *where connections may be drawn*: from free neurons in every layer (SpaceNet, and AFAF before reuse
-starts), or from l_reuse on, between each class's candidates and free neurons (AFAF, the paper's Algorithm 1). Everything here reads
-the ledger; nothing is written before the whole sub-network is known to fit.
+There are two ways, which differ only in *where connections may be drawn*: from free neurons in every layer (SpaceNet, and AFAF before reuse
+starts), or from l_reuse on, between each class's candidates and free neurons (AFAF, the paper's Algorithm 1). This module
+only reads the ledger: nothing is written before the whole sub-network is known to fit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Request:
 
 
 def allocate_free(request: Request, among: Neurons | None = None) -> Subnetwork:
-    """Without reuse: in every hidden layer draw free neurons (`among` some of them), then connections among the pairs nobody owns."""
+    """Without reuse: draw free neurons in every hidden layer (only from `among`, if given), then connections from the unowned pairs."""
     spec, sizes = request.spec, request.sizes
     not_among = {} if among is None else {l: _without(request.ledger.free_neurons(l).cpu(), among[l]) for l in among}
     free: Neurons = {}
@@ -67,7 +67,7 @@ def allocate_reusing(
     candidate_share: float,
     candidates_in_last_hidden: bool = False,
 ) -> Subnetwork:
-    """Algorithm 1: W_l, l >= l_reuse, gets new connections per class, from its candidates and the free neurons to those that are not fixed.
+    """Algorithm 1: per class, W_l, l >= l_reuse, gets connections from candidates and free neurons to those of them that are not fixed.
 
     `candidates[c]` holds R_l^c for the groups that have candidates. With l_reuse = E (an ablation) only the output connections
     are new, and they start from the candidates alone.
@@ -111,7 +111,7 @@ def _free_beside_candidates(
 
 
 def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = None, drawn: Neurons | None = None) -> Tensor:
-    """`count` free neurons of layer l, fewer with a warning where fewer are left; none at all is an error.
+    """Draw `count` free neurons of layer l: fewer, with a warning, if fewer are left; an error if none is left.
 
     `drawn` are the neurons drawn for other layers: a grouped convolution joins them only within its groups.
     """
@@ -149,9 +149,9 @@ def _group_by_group(spec: NetworkSpec, l: int, free: Tensor, drawn: Neurons) -> 
 def draw_connections(
     request: Request, l: int, sources: Tensor, targets: Tensor, count: int, already: Tensor | None, purpose: str
 ) -> Tensor:
-    """`count` connections of W_l, uniformly among the pairs (source, target) that no task owns and that are not drawn `already`.
+    """Draw `count` connections of W_l, uniformly from the pairs (source, target) that no task owns and that are not drawn `already`.
 
-    Where fewer are left it is an error; of a grouped convolution the task gets those, with a warning.
+    It is an error if fewer are left; in a grouped convolution the task gets those, with a warning.
     """
     edge, owner = request.spec.edge(l), request.ledger.owner(l).cpu()
     name, sources = edge.name, edge.columns(sources)

@@ -31,13 +31,13 @@ def mean_activation(network: Network, batches: Iterable[Tensor]) -> dict[int, Te
 
 
 def neuron_scores(network: Network, images: Mapping[int, Iterable[Tensor]], rule: Rule) -> dict[int, dict[int, Tensor]]:
-    """What neurons are ranked by for each class of a task, from batches of its images: mean activation, or separation."""
+    """The scores that rank neurons for each class of a task, from batches of its images: mean activation or separation."""
     return separation(network, images) if rule == "separating" else {c: mean_activation(network, own) for c, own in images.items()}
 
 
 def separation(network: Network, images: Mapping[int, Iterable[Tensor]]) -> dict[int, dict[int, Tensor]]:
-    """For each class, the distance of a neuron's mean activations for it and for the others, over its deviation within both; without
-    others, the distance from 0.
+    """For each class, the distance between a neuron's mean activations for it and for the others, divided by its deviation within both;
+    without other classes, the distance from 0.
     """
     sums = {c: _sums(network, own) for c, own in images.items()}
     scores: dict[int, dict[int, Tensor]] = {c: {} for c in sums}
@@ -53,8 +53,8 @@ def separation(network: Network, images: Mapping[int, Iterable[Tensor]]) -> dict
 
 @torch.no_grad()
 def _sums(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Of each layer (3, neurons): the number of images, and over them the sums of activations and of their squares; a map's activation is
-    its sum over positions.
+    """For each layer (3, neurons): the number of images, and the sums of activations and of their squares; a map's activation is its sum
+    over positions.
     """
     sums: dict[int, Tensor] = {}
 
@@ -80,7 +80,7 @@ def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Ge
     """R_l^c (Eq. 2): the `count` neurons of highest score, of all neurons or only of those in `among`; ties go to the lowest index.
 
     The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
-    activation. They are fewer where fewer are in `among`, or active at all.
+    activation. Fewer are returned if fewer are in `among`, or active at all.
     """
     neurons = torch.arange(len(score), device=score.device) if among is None else among.to(score.device)
     if rule == "random":

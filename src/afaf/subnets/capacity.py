@@ -1,4 +1,4 @@
-"""Capacity before a stream is learned: neurons or connections that are certain to run out."""
+"""Check before a stream is learned whether neurons or connections are certain to run out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def check_capacity(
     orthogonal_output: bool,
     strict: bool,
 ) -> None:
-    """Refuse a stream in which some layer is certain to have no free neuron left for a task, or a task no connection.
+    """Refuse a stream in which a task is certain to find no free neuron in some layer, or no connection.
 
-    Counted are the neurons that a task fixes for certain: under strict isolation all free ones that it draws (`free_drawn`), without reuse
-    fixed_l, and when output weights are orthogonal all that it draws in the last hidden layer. Otherwise a reusing task may fix fewer; the
+    Only neurons that a task is certain to fix are counted: under strict isolation all free ones that it draws (`free_drawn`), without reuse
+    fixed_l, and with orthogonal output weights all that it draws in the last hidden layer. Otherwise a reusing task may fix fewer; the
     number is known only once it is learned.
     """
     left: dict[int, list[int]] = {}  # neurons a task can draw at most, by group and task
@@ -64,7 +64,7 @@ def _check_pairs(
             if l < first:
                 continue
             asked, between = size.connections[l], " to ".join(spec.ends(l))
-            if asked < (size.alloc[spec.L] if reusing else 1):  # a reusing task shares them out among its classes
+            if asked < (size.alloc[spec.L] if reusing else 1):  # a reusing task divides them among its classes
                 few = "fewer connections than it has classes" if reusing else "no connection"
                 raise CapacityError(
                     f"task {task} gets {few} in {edge.name} ({between}): raise sparse.density for it, sparse.alloc or network.width"

@@ -1,4 +1,4 @@
-"""After a task: its most important neurons are fixed; PackNet keeps its largest weights."""
+"""Consolidation after a task: its most important neurons are fixed; PackNet keeps its largest weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afaf.subnets.sizes import Sizes
 def consolidate(
     spec: NetworkSpec, ledger: Ledger, importance: Importance, task: int, sizes: Sizes, *, orthogonal_output: bool, strict: bool = False
 ) -> None:
-    """Fix, of the neurons selected in each group, the fixed_l most important (already fixed ones count towards the number).
+    """Fix the fixed_l most important of the selected neurons in each group (neurons already fixed count towards fixed_l).
 
     With `orthogonal_output` all of the task's neurons in the last hidden layer are fixed: no later task's output shares them.
     `strict` isolation fixes all of the task's neurons, so that its logits never change.

@@ -39,7 +39,7 @@ class Importance:
 
 
 class DropAndGrow:
-    """The cycle for one task: in every W_l but the output's that belongs to its sub-network.
+    """The cycle for one task, in every W_l of its sub-network but the output's.
 
     All of a task's connections lie between its sources and its targets, and their number never changes: both are computed once.
     """
@@ -74,15 +74,15 @@ class DropAndGrow:
 
 @dataclass
 class Field:
-    """The part of W_l between a task's sources and targets, in the order of their indices: its connections lie there."""
+    """The part of W_l between a task's sources and targets, in the order of their indices; it holds all of the task's connections."""
 
     l: int
     edge: Edge
     rows: Tensor  # (targets, 1)
     columns: Tensor  # (1, sources)
-    open: Tensor  # (targets, 1): whether connections may grow into a target, which is not so if it is fixed
+    open: Tensor  # (targets, 1): whether connections may grow into a target, i.e. it is not fixed
     flat: Tensor  # (targets x sources x unit,): places in the whole of W_l
-    pairs: int  # those of them that exist
+    pairs: int  # how many of these places exist
 
     @classmethod
     def of(cls, edge: Edge, ledger: Ledger, l: int, record: Allocation) -> Field:

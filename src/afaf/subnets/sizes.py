@@ -1,4 +1,4 @@
-"""The size of a task's sub-network: percentages, set per layer and per range of tasks, as whole numbers.
+"""The size of a task's sub-network in whole numbers, from percentages set per layer and per range of tasks.
 
 All numbers are rounded down, in exact arithmetic: 0.7 of 64 maps are 44.
 """
@@ -53,7 +53,7 @@ def sizes(spec: NetworkSpec, alloc: Percentage, density: Percentage, fixed: Perc
 
 
 def check_percentage(percentage: Percentage, section: str, spec: NetworkSpec) -> None:
-    """Refuse keys that name no layer of this network, ranges that are none, and values outside 0..100."""
+    """Refuse keys that name no layer of this network, invalid ranges, and values outside 0..100."""
     layers = {_key(spec, s) for s in spec.hidden_groups}
     if section.endswith("density"):
         layers = {edge.name for edge in spec.edges}

@@ -26,7 +26,7 @@ from afaf.training.cuda.streams import CAPTURE_LOCK
 UNUSED = 0.2  # largest share of a GPU's memory that may be reserved but unallocated when a run begins
 SIDE_BY_SIDE = {"cuda": 4}  # default number of runs at once on a device; elsewhere 1, since one run uses all cores of a CPU
 
-Measure = Callable[[Job, Results, Stream, torch.device], Any]  # a function of a module: other processes call it, too
+Measure = Callable[[Job, Results, Stream, torch.device], Any]  # a module-level function, since other processes call it, too
 
 
 class Executor(Protocol):
@@ -85,14 +85,14 @@ class OpenStreams:
 
 
 def stream_key(job: Job) -> str:
-    """The same for jobs with the same stream, cut in the same way."""
+    """A key that is equal for jobs with the same stream, split in the same way."""
     if isinstance(job.stream, Stream):
         return f"{id(job.stream)}"
     return json.dumps([job.stream, job.data, [table["stream"] for table in job.tables if "stream" in table]], default=str)
 
 
 def in_threads(jobs: Iterable[Job | None], do: Callable[[Job], None], threads: int, room: Callable[[], int], stop: StopToken) -> None:
-    """Do each job in a thread, as many at once as there is `room` for. An error ends them all: those in progress after their epoch."""
+    """Do each job in a thread, as many at once as there is `room` for. An error ends them all; those in progress finish their epoch."""
     left, running = iter(jobs), set[Future[None]]()
     with ThreadPoolExecutor(threads, thread_name_prefix="run") as pool:
         try:
@@ -104,7 +104,7 @@ def in_threads(jobs: Iterable[Job | None], do: Callable[[Job], None], threads: i
                 done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
                     future.result()
-        except BaseException:  # an interrupt too
+        except BaseException:  # also KeyboardInterrupt
             if not stop.asked:
                 stop.ask()
             raise

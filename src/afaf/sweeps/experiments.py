@@ -130,7 +130,7 @@ def _runs_of(name: str, grid: Grid, keep: Mapping[str, str], seeds: int | None) 
 def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that differ from the preset, in their stored form; raises ConfigError for settings that no run could have.
 
-    A sub-network that does not fit is no error: that is an outcome of the run.
+    A sub-network that does not fit is an outcome of the run, not an error.
     """
     job = Job(stream, method, settings=settings)
     outline = job.outline()

@@ -46,7 +46,7 @@ class TrialEnded(Event):
 
 @dataclass(frozen=True)
 class AboutFields:
-    """What every description of a search holds."""
+    """The fields of every description of a search."""
 
     stream: str
     method: str
@@ -61,7 +61,7 @@ class Outcome:
 
     trials: list[TrialRecord]
     importance: dict[str, float] = field(default_factory=dict)
-    chosen: int | None = None  # the number of the best trial, where it is not that of the highest objective
+    chosen: int | None = None  # the number of the best trial, if it is not the one with the highest objective
 
     @property
     def complete(self) -> list[TrialRecord]:
@@ -82,7 +82,7 @@ class Outcome:
 def describe_search(folder: Path, job: Job, objective: str, space: Space, tasks: int | None, **more: Any) -> dict[str, Any]:
     """Everything that the trials of a search depend on. A folder that holds another search is refused."""
     stream = job.source if isinstance(job.stream, str) else job.stream.name
-    settings = merge(*job.tables)  # that all trials share
+    settings = merge(*job.tables)  # shared by all trials
     about: dict[str, Any] = {"stream": stream, "method": job.method_class.name, "seed": job.seed, "settings": settings, "tasks": tasks}
     ranges = {name: asdict(one) for name, one in space.items()}
     about = json.loads(json.dumps({**about, "objective": objective, "space": ranges, **more}))
@@ -123,7 +123,7 @@ def shown(value: object) -> str:
 
 
 def write_outcome(folder: Path, about: Mapping[str, Any], outcome: Outcome) -> None:
-    """Write both files; there is no preset of a trial that diverged."""
+    """Write both files; a trial that diverged gets no preset."""
     trials = [asdict(trial) for trial in outcome.trials]
     table = {"format": 1, "about": about, "trials": trials, "importance": outcome.importance, "chosen": outcome.chosen}
     write_whole(folder / FILE, f"{json.dumps(table, indent=1)}\n".encode())

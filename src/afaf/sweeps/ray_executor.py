@@ -28,9 +28,9 @@ from afaf.sweeps.executor import LocalExecutor, Measure, OpenStreams, in_threads
 from afaf.version import __version__
 
 LIVES = 4  # workers that a job may lose before it counts as failed
-LOCK_PATIENCE = 60.0  # seconds that a job waits for the lock of a worker that is dying elsewhere
+LOCK_PATIENCE = 60.0  # seconds that a job waits for a lock held by a dying worker elsewhere
 EVENTS_EVERY = 0.25  # seconds between two messages of a worker, with few workers
-MESSAGES_PER_SECOND = 200  # that the driver is asked to handle in all
+MESSAGES_PER_SECOND = 200  # that the driver has to handle from all workers
 MOST_WORKERS = 1 << 12
 
 
@@ -64,7 +64,7 @@ class Worker:
         over = False
         while not over:
             thread.join(every)
-            over = not thread.is_alive()  # asked before the queue is emptied: nothing comes later
+            over = not thread.is_alive()  # checked before the queue is emptied, so no event is missed
             batch = [replace(events.get(), job=None) for _ in range(events.qsize())]  # type: ignore[arg-type]
             if batch:
                 yield batch
@@ -87,7 +87,7 @@ class Worker:
             put(JobFailed(job, error))
 
     def _stream(self, shared: SharedStream) -> Stream:
-        """The stream, mapped from the node's memory, to which Ray brings it once; its checksum is verified once in each process."""
+        """The stream, mapped from the node's memory, where Ray stores it once; each process verifies its checksum once."""
         if shared.key not in self.streams:
             import ray
 
@@ -105,13 +105,13 @@ class SharedStream:
     key: str
     reference: list[Any]
     digest: str
-    named: bool  # else only the driver has it
+    named: bool  # False: only the driver has it
 
 
 class RayExecutor:
     """A Ray cluster, started on this machine (`ray`) or joined (`ray:HOST:PORT`); a worker has one CPU, or a part of a GPU.
 
-    A thread of this process takes care of each job: it waits for a worker, and gives the job to another if that one dies.
+    A thread of this process handles each job: it waits for a worker, and gives the job to another one if that worker dies.
     """
 
     shares_memory = False
@@ -190,7 +190,7 @@ class RayExecutor:
                     if isinstance(event, JobFailed) and isinstance(event.error, LockedError):
                         locked_until = locked_until or time.monotonic() + LOCK_PATIENCE
                         if time.monotonic() < locked_until:
-                            time.sleep(1)  # a worker that is dying elsewhere, or one of a driver before this, still holds it
+                            time.sleep(1)  # a dying worker elsewhere, or one of an earlier driver, still holds the lock
                             continue
                     started, ended = True, ended or isinstance(event, (JobFinished, JobFailed, JobStopped))
                     emit(event)
@@ -203,7 +203,7 @@ class RayExecutor:
                     return
                 if started and not ended:
                     emit(Warned(job, "its worker died: it goes on from its newest checkpoint with another"))
-            except BaseException:  # of `on_event`
+            except BaseException:  # raised by `on_event`
                 stop.ask()
                 with contextlib.suppress(WorkerDied):
                     deque(events, maxlen=0)  # until the run is saved
@@ -225,7 +225,7 @@ class RayExecutor:
             batches = worker.do.remote(number, job, stream, measure, every)
             while True:
                 if stop.asked:
-                    worker.stop.remote(number)  # each time: a worker that has not begun the job ignores it
+                    worker.stop.remote(number)  # repeated: a worker that has not begun the job ignores it
                 if self._ray.wait([batches], timeout=every)[0]:
                     try:
                         batch = self._ray.get(next(batches))
@@ -237,13 +237,13 @@ class RayExecutor:
 
     def _take_worker(self, stop: StopToken) -> Any:
         """An idle worker, or a new one once it has started; None if asked to stop before."""
-        starting = None  # a worker, and a reference that says that it is ready
+        starting = None  # a worker, and a reference that resolves when it is ready
         with self._lock:
             self._no_worker_since = self._no_worker_since if self._waiting else time.monotonic()
             self._waiting += 1
         try:
             while not stop.asked:
-                with self._lock:  # one that has become idle may hold the place that a new one waits for
+                with self._lock:  # an idle worker may hold the resources that a new one waits for
                     if self._idle:
                         return self._idle.pop()
                     starting = starting or (self._starting.pop() if self._starting else self._start_worker())
@@ -266,7 +266,7 @@ class RayExecutor:
         return worker, worker.ready.remote(__version__)
 
     def _warn_if_no_worker(self) -> None:
-        """Warn once if workers were asked for and there has been none for a while."""
+        """Warn once if threads wait for workers and there has been none for a while."""
         with self._lock:
             if self._busy or self._idle:
                 self._no_worker_since = time.monotonic()
@@ -286,7 +286,7 @@ class RayExecutor:
 
 
 def _elsewhere(job: Job, device: str) -> Job:
-    """The job as another process on another machine carries it out: paths that hold there, and no data."""
+    """The job for a process on another machine: with absolute paths and without data."""
     stream = job.source if isinstance(job.stream, str) else job.stream.name
 
     def absolute(path: str | Path | None) -> str | Path | None:

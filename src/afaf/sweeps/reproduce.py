@@ -90,11 +90,11 @@ class Reproduction:
         lines = store.read()
         wanted: dict[Key, Planned] = {}
         for run in (run for experiment in experiments for run in experiment.runs):
-            wanted.setdefault(run.key, run)  # experiments share runs: the first that names one does it
+            wanted.setdefault(run.key, run)  # experiments share runs: the first one that lists a run gets it
             if run.keep:
                 wanted[run.key] = run
         self.missing = [run for run in wanted.values() if again or not run.done(lines)]
-        if again:  # the oldest first, so that several calls repeat all
+        if again:  # oldest first, so that repeated calls repeat all runs
             self.missing.sort(key=lambda run: lines.get(run.key, {}).get("ended", ""))
         for function in {function for run in self.missing for function in run.keep.values()}:
             load_function(function)  # an error now, not after a run
@@ -105,7 +105,7 @@ class Reproduction:
         self.how: dict[str, Any] = {}
         self.left = list(self.missing)
         self.prefixes: dict[Key, SharedPrefix | None] = {}
-        self.states: dict[SharedPrefix, RunState] = {}  # after the tasks of a prefix, while a run that has not started needs it
+        self.states: dict[SharedPrefix, RunState] = {}  # after a prefix's tasks, while a run that has not started needs it
         self.resumed: set[Key] = set()  # runs that started from a state another run had reached
         self.running: dict[Key, tuple[Planned, float]] = {}
         self.done: list[Planned] = []
@@ -130,7 +130,7 @@ class Reproduction:
         return sum(run.done(lines) for run in self.missing)
 
     def _next_jobs(self) -> Iterator[Job | None]:
-        """Yield the first run left that need not wait and is expected to end in time; one of unknown duration is tried."""
+        """Yield the next run that need not wait and is expected to end in time; runs of unknown duration are tried."""
         while self.left:
             others = [run for run in self.left if not self._waits(run)]
             ready = [run for run in others if self._fits(run)]
@@ -139,10 +139,10 @@ class Reproduction:
             if not ready:
                 yield None  # a run that waits gets shorter once its prefix is learned, and may fit then
                 continue
-            run = next((run for run in ready if self._is_learned(run)), ready[0])  # a state that is used up frees memory
+            run = next((run for run in ready if self._is_learned(run)), ready[0])  # learned prefixes first: used-up states free memory
             self.left.remove(run)
             if not self.again and run.done(self.store.read()):
-                continue  # another process has done it
+                continue  # another process has carried it out
             self.running[run.key] = (run, time.monotonic())
             yield self._job(run)
 
@@ -179,7 +179,7 @@ class Reproduction:
             if shape not in setups:
                 try:
                     setups[shape] = set_up(outline, run.method, *job.tables)
-                except AfafError:  # an outcome, which the run itself will meet
+                except AfafError:  # an outcome, which the run itself will report
                     setups[shape] = None
             setup = setups[shape]
             prefixes[run.key] = None if setup is None else shared_prefix(setup.method, setup.config, outline.name, len(outline), run.seed)
@@ -202,7 +202,7 @@ class Reproduction:
 
     @property
     def seconds_left(self) -> float | None:
-        """Expected seconds until all runs have ended, with as many at once; None if unknown."""
+        """Expected seconds until all runs have ended, with `jobs_at_once` runs in parallel; None if unknown."""
         rest = [self._expected(run) for run in list(self.left)]
         for run, since in list(self.running.values()):
             expected = self._expected(run)
@@ -305,7 +305,7 @@ def _config(job: Job, stream: Stream) -> Config:
 
 
 def _computed_by(job: Job, stream: Stream, device: torch.device, name: str) -> Line:
-    """The network that was trained, its width also where the preset or the network chose it, and what computed it."""
+    """The network that was trained, its width even if the preset or the network chose it, and the device, engine and precision."""
     config, outline = _config(job, stream), stream.outline
     chosen = config.network
     return {

@@ -1,4 +1,4 @@
-"""A search for settings: trials are runs that are judged on validation images of the tasks seen so far; Optuna proposes and stores them."""
+"""A search for settings: trials are runs scored on validation images of the tasks seen so far; Optuna proposes and stores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ try:
 except ImportError:
     raise ConfigError("afaf sweep needs Optuna, which is not installed: pip install 'afaf[sweep]'") from None
 
-BEFORE_PRUNING = 5  # trials that have learned a task before a poor one is stopped after it
+BEFORE_PRUNING = 5  # trials that must have learned a task before a poor trial is stopped after it
 ANSWER = 10.0  # seconds within which a storage must answer
 SEARCHES = ("random", "tpe")
 JOURNAL, DRIVERS = "journal.log", "drivers"
@@ -40,7 +40,7 @@ OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so fa
 
 
 class KeyedSampler(optuna.samplers.RandomSampler):
-    """Random search in which a trial's values are a function of the seed and its number, in whichever process it runs."""
+    """Random search in which a trial's values are a function of the seed and its number, in any process."""
 
     def __init__(self, seed: int):
         super().__init__(seed)
@@ -62,7 +62,7 @@ class BelowMedian(optuna.pruners.BasePruner):
 
 
 def open_storage(storage: str | None, folder: Path) -> tuple[Any, Path]:
-    """An Optuna storage, and a path beside which a lock makes processes take turns. A storage is a URL or the path of a journal."""
+    """An Optuna storage, and a path whose folder is locked so that processes take turns. `storage` is a URL or a journal's path."""
     if storage is not None and "://" in storage:
 
         def connect() -> Any:
@@ -113,7 +113,7 @@ class Sweep:
 
     def _study(self, name: str, storage: Any) -> optuna.Study:
         study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True, pruner=BelowMedian())
-        seed = self.job.seed + len(study.get_trials(deepcopy=False))  # other proposals than those that were tried
+        seed = self.job.seed + len(study.get_trials(deepcopy=False))  # so that proposals differ from earlier ones
         study.sampler = KeyedSampler(self.job.seed) if self.search == "random" else optuna.samplers.TPESampler(seed=seed)
         return study
 
@@ -142,7 +142,7 @@ class Sweep:
             self.running[trial.number] = trial
             job = self._job(trial.number, settings)
             steps = _frozen(trial).intermediate_values
-            if self.tasks in steps:  # it was over, but the process that carried it out died before it said so
+            if self.tasks in steps:  # it had ended, but its process died before reporting it
                 self._tell(job, TrialState.COMPLETE, steps[self.tasks or 0])
             else:
                 yield job
@@ -179,7 +179,7 @@ class Sweep:
                 self._report(event.job, self.running[number], tasks[-1], statistics.fmean(value for value in row if value is not None))
             case JobFinished(results=results):
                 value = self.decided.get(number, (None, None))[1]
-                self._tell(event.job, TrialState.COMPLETE, results.acc if value is None else value)  # one to be stopped may end before
+                self._tell(event.job, TrialState.COMPLETE, results.acc if value is None else value)  # a trial to be stopped may end first
                 return
             case JobStopped() if number in self.decided:
                 self._tell(event.job, *self.decided[number])
@@ -191,7 +191,7 @@ class Sweep:
                 self._tell(event.job, TrialState.FAIL, None)
                 return
             case JobStarted():
-                self.decided.pop(number, None)  # its worker died: it is judged again
+                self.decided.pop(number, None)  # its worker died: decide again
         self.emit(event)
 
     def _report(self, job: Job, trial: Trial, task: int, value: float) -> None:
@@ -239,7 +239,7 @@ def check_job(job: Job, space: Space, tasks: int | None) -> int:
 
 
 def _suggest(trial: Trial, name: str, values: Range) -> Any:
-    """A value for a trial; the one that it has already, if any."""
+    """A value for a trial, or the one that it already has."""
     if values.choices:
         return json.loads(str(trial.suggest_categorical(name, [json.dumps(value) for value in values.choices])))
     assert values.low is not None

@@ -21,7 +21,7 @@ from afaf.runs.config import Table, check_names, nested, parse_toml, read_toml
 from afaf.runs.job import Job
 
 KEYS = {"low", "high", "log", "step", "choices"}
-FIXED = {"stream", "run"}  # sections that decide on which images a trial is judged
+FIXED = {"stream", "run"}  # sections that determine which images score a trial
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Range:
         return self.choices or [self.low, self.high]
 
     def problem(self) -> str:
-        """The reason why no value can be drawn from it; empty if one can."""
+        """The reason why no value can be drawn from it; empty if there is none."""
         if self.choices:
             return "" if self.low is self.high is self.step is None and not self.log else "has choices and a range: give one of them"
         if self.low is None or self.high is None:

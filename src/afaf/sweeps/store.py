@@ -22,7 +22,7 @@ from afaf.runs.results import Results
 Line = dict[str, Any]
 Key = tuple[str, str, str, int]
 DEPTH = 3  # parts of a setting's name: section, key, and the entry of a table such as sparse.density
-EXACT = 2.0**53  # below it a float is the whole number it looks like
+EXACT = 2.0**53  # below it, a float holds every whole number exactly
 
 
 WORDS = ("failed", "kind", "network", "device", "engine", "precision", "ended", "commit", "afaf", "torch", "python")
@@ -44,7 +44,7 @@ LineFields = make_dataclass("LineFields", [*REQUIRED.items(), *((name, kind, fie
 
 
 def check_line(line: Any) -> None:
-    """Raise ConfigError for what is no line of results. Further fields are ignored."""
+    """Raise ConfigError if this is not a line of results. Further fields are ignored."""
     known = REQUIRED.keys() | OPTIONAL.keys()
     build(LineFields, {name: value for name, value in line.items() if name in known} if isinstance(line, dict) else line)
 
@@ -110,7 +110,7 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._parsed: dict[bytes, Line] = {}  # lines that were read before: of thousands, few are new
+        self._parsed: dict[bytes, Line] = {}  # lines already read: of thousands, few are new
 
     def read(self) -> dict[Key, Line]:
         """The newest line of every run, from all files."""
@@ -160,7 +160,7 @@ def read_lines(path: Path, parsed: dict[bytes, Line] | None = None) -> Iterable[
         except json.JSONDecodeError:
             warnings.warn(f"{path}, line {number}, is unfinished and was skipped", UnfinishedLine, stacklevel=2)
             continue
-        except (ConfigError, ValueError, RecursionError) as error:  # also not UTF-8, too long a number, too deep a nesting
+        except (ConfigError, ValueError, RecursionError) as error:  # also text that is not UTF-8, too long numbers, too deep nesting
             raise DataError(
                 f"{path}, line {number}, is no result of a run: {error}; repair the line, or remove it and repeat its run"
             ) from None

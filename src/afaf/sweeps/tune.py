@@ -1,4 +1,4 @@
-"""The search for the strongest trade-off of a method: without later tasks, and never on test images.
+"""The search for the strongest trade-off of a method, without later tasks and never on test images.
 
 The protocol is FACIL's (Masana et al., *Class-incremental learning: survey and performance evaluation*, 2020), the continual
 hyper-parameter framework of De Lange et al.:
@@ -65,18 +65,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result: `values[i]` for task i + 2, the last of which is `value`."""
+    """The result: `values[i]` is the trade-off of task i + 2, and `value` is the last one."""
 
     stream: str
     method: str
     option: str
     value: float
     lr: float
-    within: bool  # whether it keeps the accuracy within the tolerance; if not, no value tried does
+    within: bool  # whether `value` keeps the accuracy within the tolerance; if not, no tried value does
     values: list[float]
     tolerance: float
     trials: list[Trial]
-    settings: dict[str, Any] = field(default_factory=dict)  # `value` and what belongs to it, to run with beside those tuned with
+    settings: dict[str, Any] = field(default_factory=dict)  # to add to the settings of the search: `value` and related ones
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -105,7 +105,7 @@ class Search:
         return accuracy is not None and accuracy >= (1 - self.tolerance) * best
 
     def strongest(self, accuracies: Sequence[float | None], best: float) -> int | None:
-        """The place of the first that is within the tolerance of the best, or of the last; None if more must be tried."""
+        """The index of the first accuracy within the tolerance of the best, or of the last value; None if more must be tried."""
         for place, accuracy in enumerate(accuracies):
             if self.keeps(accuracy, best):
                 return place
@@ -113,7 +113,7 @@ class Search:
 
 
 class Stability:
-    """The search in a folder, which holds sweep.json, best.toml and trials/ as those of other searches do."""
+    """The search in a folder with sweep.json, best.toml and trials/, as in other searches."""
 
     def __init__(self, job: Job, search: Search, folder: Path):
         job.check()
@@ -141,7 +141,7 @@ class Stability:
         self.within = True
 
     def carry_out(self, executor: Executor, on_event: OnEvent = ignore) -> Tuned:
-        """Learn what is not known from an earlier call; several strengths at once where the executor has room."""
+        """Run the trials not known from an earlier call; several strengths at once if the executor has room."""
         self.emit, path, chosen = on_event, list[Trial](), list[Trial]()
         executor.carry_out(self._next_jobs(executor, path, chosen), self._handle)
         if len(chosen) < self.search.tasks:  # stopped between two trials
@@ -149,7 +149,7 @@ class Stability:
         return self._result(path, chosen)
 
     def _next_jobs(self, executor: Executor, path: list[Trial], chosen: list[Trial]) -> Iterator[Job | None]:
-        """Adds the trials that count to `path`, and the one of each task that others start from to `chosen`."""
+        """Add the trials that count to `path`, and for each task the trial that the next task starts from to `chosen`."""
         search = self.search
         for task in range(1, search.tasks + 1):
             plastic = [Trial(task, lr, 0.0) for lr in search.learning_rates or [self.lr]]
@@ -162,14 +162,14 @@ class Stability:
             if task > 1:
                 tried = [Trial(task, best.lr, value) for value in search.values]
                 yield from self._try(tried, chosen, reference)
-                for job in list(self.running.values()):  # of weaker values
+                for job in list(self.running.values()):  # trials of weaker values
                     executor.cancel(job)
                 path += tried[: (search.strongest(self._accuracies(tried), reference) or 0) + 1]
                 self.within = self.within and search.keeps(self.known[path[-1]], reference)
             chosen.append(path[-1] if task > 1 else best)
 
     def _try(self, tried: Sequence[Trial], chosen: Sequence[Trial], best: float | None = None) -> Iterator[Job | None]:
-        """Jobs for those whose accuracy is not known, until one is near the best; None while that depends on one in progress."""
+        """Jobs for trials of unknown accuracy, until one is near the best; None while that depends on a trial in progress."""
 
         def decided() -> bool:
             accuracies = self._accuracies(tried)
@@ -182,7 +182,7 @@ class Stability:
             yield None
 
     def _accuracies(self, tried: Sequence[Trial]) -> list[float | None]:
-        """Of the trials before the first that is not known."""
+        """The accuracies of the trials before the first unknown one."""
         unknown = next((place for place, trial in enumerate(tried) if trial not in self.known), len(tried))
         return [self.known[trial] for trial in tried[:unknown]]
 
@@ -226,7 +226,7 @@ class Stability:
         self.emit(TrialEnded(event.job, outcome.trials[-1]))
 
     def _outcome(self, path: Sequence[Trial], chosen: Mapping[str, Any] | None = None) -> Outcome:
-        """Trials as those of other searches; the last one is the best, with the settings that were chosen."""
+        """Trials in the form of other searches; the last one is the best, with the chosen settings."""
         records = []
         for number, trial in enumerate(path):
             accuracy, settings = self.known[trial], {self.option: trial.value, "learn.lr": trial.lr}
@@ -240,7 +240,7 @@ class Stability:
         settings = {self.option: last.value, **self.belonging, **({} if last.lr == self.lr else {"learn.lr": last.lr})}
         write_outcome(self.folder, self.about, self._outcome(path, settings))
         for folder in (self.folder / TRIALS).glob("*"):
-            if folder not in map(self._folder, chosen):  # from those more values can be tried
+            if folder not in map(self._folder, chosen):  # the chosen ones allow more values to be tried
                 discard_weights(folder)
         trials = [replace(trial, accuracy=self.known[trial]) for trial in path]
         names = self.stream.name, self.job.method_class.name, self.option

@@ -1,12 +1,12 @@
 """The compact engine: a step computes with the neurons that matter to the task, in small dense tensors.
 
-While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of those from which these
-and the task's outputs can be reached through live connections, whoever owns them. They are gathered before an epoch, trained, and
-scattered back after it, so that rewiring happens in the ledger's own coordinates. Layers below l_reuse are constant: this *trunk*
-runs in batches of its own ahead of the steps, and where images are not augmented it runs once for the whole task, up to its dropout.
+While a task is learned only two kinds of neuron matter: those selected for its sub-network, and the *cone* of neurons from which these
+and the task's outputs can be reached through live connections of any task. They are gathered before an epoch, trained, and scattered
+back after it, so that rewiring uses the ledger's own indices. Layers below l_reuse are constant: this *trunk* runs ahead of the steps in
+its own batches; if images are not augmented it runs once for the whole task, up to its dropout.
 
-Every number drawn belongs to an image and a neuron, not to a place in a tensor, so the results are those of the eager engine up to the
-order in which floating-point numbers are added.
+Random draws are keyed by image and neuron, not by place in a tensor, so the results equal those of the eager engine up to the order of
+floating-point sums.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from afaf.training.task_data import RngScope, TaskData
 TRUNK_BATCH = 64  # on a CPU, so that a batch stays in its cache
 TRUNK_BATCH_GPU = 2048
 CHUNK_BYTES = 256 << 20  # features computed ahead of the steps
-CACHE_BYTES = 4 << 30  # features of a whole task, where they are the same in every epoch
+CACHE_BYTES = 4 << 30  # features of a whole task, if they are the same in every epoch
 
 
 class CompactEngine:
@@ -78,8 +78,8 @@ Kept = dict[int, Tensor]  # neuron layer -> indices of the gathered neurons, sor
 def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
     """The task's cone, padded to a multiple of `round_to` with neurons that do not feed into it.
 
-    A dead neuron at the trunk's top changes nothing and nothing it leads into learns from it; on a GPU it is gathered all the same:
-    captured steps need a constant number of connections.
+    Dead neurons at the trunk's top change no value and no gradient, so they are left out; except on a GPU, where captured steps need
+    a constant number of connections.
     """
     spec, device, top = learner.network.spec, learner.network.device, trunk_top(learner, plan)
     if not plan.part_suffices:
@@ -95,7 +95,7 @@ def neurons_that_matter(learner: Learner, plan: LearningPlan) -> Kept:
 
 
 def _marked(learner: Learner, plan: LearningPlan) -> dict[int, Tensor]:
-    """What a plan needs besides the task's neurons: images, the rows that count, and whole groups where all norms move."""
+    """The neurons a plan needs besides the task's: the images, the output rows in use, and whole groups where all norms move."""
     spec = learner.network.spec
     whole = {1} | {spec.layer(layer).group for layer in spec.normed_layers if plan.needs_whole(layer)}
     marked = {s: torch.full((spec.layer(s).size,), s in whole, device=learner.network.device) for s in spec.groups}
@@ -148,9 +148,9 @@ def gather(learner: Learner, plan: LearningPlan, kept: Kept) -> Workspace:
 
 
 def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Tensor | bool] | None:
-    """Where norms of some neurons stand still: which of the kept ones use the batch's statistics in a step.
+    """Which of the kept neurons use the batch's statistics in a step; None if the plan does not restrict them.
 
-    Padding neurons outside the cone may use them as well: `scatter` leaves their statistics as they were.
+    Padding neurons outside the cone may use them too: `scatter` does not change their statistics.
     """
     if plan.norm_neurons is None:
         return None
@@ -163,7 +163,7 @@ def _by_batch(learner: Learner, plan: LearningPlan, kept: Kept) -> dict[int, Ten
 
 
 def _gathered(spec: NetworkSpec, name: str, buffer: Tensor, kept: Kept) -> Tensor:
-    """The part of an optimiser's buffer among the kept neurons."""
+    """The part of an optimiser's buffer that belongs to the kept neurons."""
     _, kind, number = name.split("/")
     if kind == "weight":
         return _part(buffer, kept, spec.edge(int(number)))
@@ -176,7 +176,7 @@ def _layer_of(spec: NetworkSpec, kind: str, number: int) -> int:
 
 
 def regather(work: Workspace, learner: Learner, kept: Kept) -> None:
-    """Read again what can have changed between epochs, into the same memory."""
+    """Reload everything that can change between epochs, into the same memory."""
     for l in work.biases:
         work.parameters.biases[l - 1].copy_(learner.network.bias(l)[kept[work.spec.edge(l).target]])
     for layer, norm in learner.network.parameters.norms.items():
@@ -194,7 +194,7 @@ def regather(work: Workspace, learner: Learner, kept: Kept) -> None:
 
 
 def scatter(work: Workspace, kept: Kept, learner: Learner) -> None:
-    """Put back what can have changed: weights and importances from l_reuse on, biases and norms that move."""
+    """Write back everything that can have changed: weights and importances from l_reuse on, biases and norms that move."""
     network, importance = learner.network, learner.importance
     for l in work.moving:
         edge = work.spec.edge(l)
@@ -225,7 +225,7 @@ def _put(whole: Tensor, part: Tensor, kept: Kept, edge: Edge) -> None:
 
 
 def _part(tensor: Tensor, kept: Kept, edge: Edge) -> Tensor:
-    """Of something shaped (outputs, inputs, ...) along an edge, the part among the neurons that are kept."""
+    """The part of an edge's tensor (outputs, inputs, ...) that belongs to the kept neurons."""
     rows, columns = kept[edge.target], edge.columns(kept[edge.source])
     part = tensor if len(rows) == tensor.shape[0] else tensor.index_select(0, rows)
     part = part if len(columns) == tensor.shape[1] else part.index_select(1, columns)
@@ -268,7 +268,7 @@ class Trunk:
         return torch.cat([self._through(work, *part, scope) for part in zip(parts, images.split(self.batch_size), strict=True)])
 
     def chunk(self, work: Workspace) -> int:
-        """Images whose features are held at once, or the images themselves where these are larger: whole batches, within the budget."""
+        """How many images are held at once: whole batches whose features, or images if these are larger, fit into the budget."""
         neurons, layer = work.neurons.get(self.entry), work.spec.layer(self.entry)
         values = max((layer.size if neurons is None else len(neurons)) * layer.positions, prod(work.spec.input_shape))
         per_batch = values * work.value_bytes * work.plan.batch_size
@@ -281,14 +281,14 @@ class Trunk:
 
     @torch.no_grad()
     def _upper(self, work: Workspace, samples: Tensor, features: Tensor, scope: RngScope) -> Tensor:
-        """From the dropout at the trunk's top on."""
+        """The trunk from the dropout at its top on."""
         _, upper = _around_random(work.spec.layer(self.entry).ops)
         mode = work.trunk_mode(scope, samples, self.folded.neurons)
         return self.folded.whole(mode.operate(upper, self.entry, neurons_second(features), self.folded.parameters.norms))
 
     @torch.no_grad()
     def _lower(self, work: Workspace, samples: Tensor) -> Tensor:
-        """Up to the dropout at the trunk's top, without any: the same in every epoch."""
+        """The trunk up to the dropout at its top, without it: the same in every epoch."""
         lower, _ = _around_random(work.spec.layer(self.entry).ops)
         mode = work.trunk_mode(RngScope(0, work.plan.task), samples, self.folded.neurons)
         images, parameters = self.data.batch(samples)[0], self.folded.parameters
@@ -299,7 +299,7 @@ class Trunk:
 
 
 def neurons_last(h: Tensor) -> Tensor:
-    """(images, neurons, height, width) with the neurons last, in memory too: so they stay together when images are chosen."""
+    """(images, neurons, height, width) with the neurons last, in memory too: they stay last when images are selected."""
     return h.permute(0, 2, 3, 1).contiguous() if h.dim() == 4 else h
 
 
@@ -308,6 +308,6 @@ def neurons_second(h: Tensor) -> Tensor:
 
 
 def _around_random(operations: Operations) -> tuple[Operations, Operations]:
-    """The operations before the first one that draws random numbers, and from there on."""
+    """The operations before the first one that draws random numbers, and the rest."""
     place = next((i for i, operation in enumerate(operations) if operation.random), len(operations))
     return operations[:place], operations[place:]

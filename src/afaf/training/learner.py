@@ -1,4 +1,4 @@
-"""Everything that changes while a stream is learned, in one place: what a checkpoint stores and a method works on."""
+"""The state that changes while a stream is learned: checkpoints store it, and methods work on it."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Learner:
 
     @property
     def params(self) -> int:
-        """Weights that a task owns, and those the model has outside the network; biases not counted, as in the paper."""
+        """Weights that tasks own, and weights outside the network; biases are not counted, as in the paper."""
         owned = sum(self.ledger.owned_weights(l, edge.block) for l, edge in enumerate(self.network.spec.edges, 1))
         return owned + sum(tensor.numel() for name, tensor in self.memory.items() if name.startswith("weights/"))
 
     @property
     def kept_bytes(self) -> int:
-        """What the method keeps in memory between tasks besides the model itself."""
+        """Bytes that the method keeps between tasks besides the model itself."""
         return sum(tensor.nbytes for name, tensor in self.memory.items() if not name.startswith(("weights/", "biases/")))
 
     def begin(self, task: int, classes: tuple[int, ...]) -> None:
-        """A task arrives: its importances start at 0, and its classes get output rows if they have none yet."""
+        """Begin a task: set its importances to 0, and give its classes output rows if they have none yet."""
         missing = max(classes) + 1 - self.network.spec.n_classes
         if missing > 0:
             self.network.grow_outputs(missing)
@@ -72,7 +72,7 @@ class Learner:
         self.ledger.claim(l, task, where)
 
     def release(self, l: int, where: Tensor) -> None:
-        """Take places of W_l back: nobody owns them, and their weights are 0. All tensors change in place, as captured graphs need."""
+        """Release places of W_l: no task owns them, and their weights are 0. All tensors change in place, as captured graphs require."""
         if (
             self.network.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
         ):  # reading a value is not allowed in a capture
@@ -82,7 +82,7 @@ class Learner:
         self.network.weight(l).masked_fill_(where, 0.0)
 
     def end(self, task: int, remember: bool = True) -> None:
-        """A task has been learned. `remember` its biases and norms, for `network.as_of`; under strict isolation they do not change."""
+        """End a task. `remember` stores its biases and norms for `network.as_of`; under strict isolation they do not change."""
         if remember:
             self.network.remember(task)
         self.tasks_learned = task
@@ -91,13 +91,13 @@ class Learner:
 
 
 def give_back() -> None:
-    """Give memory that is free back to the system.
+    """Return free memory to the system.
 
-    A task leaves a little behind (its record, its biases) among the large tensors it was learned with. The C library would keep the
-    holes these leave, each a little too small for the next task's, so that a long stream's process would grow without holding more.
+    A task leaves small allocations (its record, its biases) between its large tensors. The C library would keep the gaps, each slightly
+    too small for the next task's tensors, so the process would grow over a long stream without using more.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library, which has ways of its own
+    except (AttributeError, OSError, TypeError):  # another C library, without malloc_trim
         return
     trim(0)

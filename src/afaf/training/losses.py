@@ -1,4 +1,4 @@
-"""Losses as tensor functions: they build on each other and on nothing else, so that an engine may capture them."""
+"""Losses as tensor functions that depend only on each other, so that an engine may capture them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def distillation(strength: float, spec: NetworkSpec, teacher: Parameters, output
 
     def loss(step: Step) -> Tensor:
         with torch.no_grad():
-            images = step.images.to(teacher.biases[0].dtype)  # an engine may see them less precisely
+            images = step.images.to(teacher.biases[0].dtype)  # an engine may use lower precision
             target = F.softmax(forward(spec, teacher, images)[:, columns] / temperature, 1)
         return strength * F.cross_entropy(step.logits[:, columns] / temperature, target)
 
@@ -83,15 +83,15 @@ class SupervisedContrastive:
             similarity = z @ z.T / self.temperature
         itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
         log_share = similarity - similarity.masked_fill(itself, -1e9).logsumexp(1, keepdim=True)
-        alike = (step.labels[:, None] == step.labels) & (step.labels >= 0) & ~itself  # images of no class are not alike
+        alike = (step.labels[:, None] == step.labels) & (step.labels >= 0) & ~itself  # images of no class have no positives
         return self.strength * (-(log_share * alike).sum(1) / alike.sum(1).clamp(min=1)).mean()
 
 
-NONE_OF_MINE = -1  # the label of an image that is of no class of the task
+NONE_OF_MINE = -1  # the label of an image of none of the task's classes
 
 
 class BalancedCrossEntropy:
-    """Cross-entropy with weights of classes, and with an output for images of no class of the task.
+    """Cross-entropy with class weights, and with an output for images of none of the task's classes.
 
     With `none_weight` the softmax has one more output, a constant 0: images labelled `NONE_OF_MINE` belong there, with that weight.
     """
@@ -100,7 +100,7 @@ class BalancedCrossEntropy:
         self, outputs: tuple[int, ...], rows: int, weights: dict[int, float], device: torch.device, none_weight: float | None = None
     ):
         self.columns = torch.tensor(outputs, device=device)
-        self.place = torch.full((rows + 1,), len(outputs), device=device)  # the last: of images labelled -1
+        self.place = torch.full((rows + 1,), len(outputs), device=device)  # the last entry is for images labelled -1
         self.place[self.columns] = torch.arange(len(outputs), device=device)
         self.weights = torch.ones(rows + 1, device=device)
         self.weights[list(weights)] = torch.tensor(list(weights.values()), device=device)

@@ -31,7 +31,7 @@ def trainable(parameters: Parameters, layers: Sequence[int]) -> Named:
 
 
 def weight_number(name: str) -> int | None:
-    """The l of a name that stands for W_l; None for any other."""
+    """The l of a name that stands for W_l; None for any other name."""
     kind, number = name.split("/")
     return int(number) if kind == "weight" else None
 

@@ -1,6 +1,6 @@
-"""Images that are of no class of a task, made from the task's own: what a task with a single class learns to tell its class from.
+"""Images of none of a task's classes, made from the task's own images: a task with a single class learns to tell its class from them.
 
-Each keeps the pixels of an image, or most of them, and loses what the image shows. Which change an image suffers, and how, is a function of
+Each keeps all or most pixels of an image, but not its content. Which change is made to an image, and how, is a function of
 (seed, task, image).
 """
 
@@ -18,7 +18,7 @@ PIECES = 4  # an image is cut into at most 4 x 4 pieces
 
 
 def made_negatives(images: NDArray[Any], seed: int, task: int) -> NDArray[Any]:
-    """As many images as are given, each made from one of them: (n, h, w, c), or vectors (n, features), of the same type."""
+    """One negative made from each image (n, h, w, c) or vector (n, features), of the same type."""
     draw = np.random.default_rng(int(torch.randint(1 << 62, (), generator=generator(seed, "negatives", task))))
     if images.ndim == 2:
         return _features_shuffled(images, draw)
@@ -31,7 +31,7 @@ def made_negatives(images: NDArray[Any], seed: int, task: int) -> NDArray[Any]:
 
 
 def _features_shuffled(vectors: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """Every feature's values are dealt out anew, and blurred by as much as they are spread: together they make no sense."""
+    """Permute each feature over the vectors, and add noise with the vectors' standard deviation."""
     spread = vectors.std() if len(vectors) > 1 else 0.0
     dealt = draw.permuted(vectors, axis=0)
     made = dealt + draw.normal(0, 1, vectors.shape) * (spread + 1e-6)
@@ -39,7 +39,7 @@ def _features_shuffled(vectors: NDArray[Any], draw: np.random.Generator) -> NDAr
 
 
 def _pieces_shuffled(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """The image as a puzzle put together wrongly; of sizes that cannot be cut evenly a border stays where it is."""
+    """Permute the pieces of each image; if a size cannot be divided evenly, a border stays in place."""
     made = images.copy()
     height, width = images.shape[1] // PIECES, images.shape[2] // PIECES
     if not height or not width:
@@ -54,20 +54,20 @@ def _pieces_shuffled(images: NDArray[Any], draw: np.random.Generator) -> NDArray
 
 
 def _turned(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """On its side or upside down; an image that is not square, upside down."""
+    """Rotate by 90, 180 or 270 degrees; an image that is not square, by 180."""
     square = images.shape[1] == images.shape[2]
     turns = draw.integers(1, 4, len(images)) if square else np.full(len(images), 2)
     return np.stack([np.rot90(image, int(turn)) for image, turn in zip(images, turns, strict=True)])
 
 
 def _halves_swapped(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """Rolled by a third to two thirds of its height and width."""
+    """Roll by a third to two thirds of its height and width."""
     height, width = images.shape[1:3]
     down, right = (draw.integers(max(1, size // 3), max(2, size - size // 3 + 1), len(images)) for size in (height, width))
     return np.stack([np.roll(image, (int(d), int(r)), (0, 1)) for image, d, r in zip(images, down, right, strict=True)])
 
 
 def _mixed(images: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    """Half of one image, half of another that stands on its head."""
+    """The mean of an image and another one, rotated by 180 degrees."""
     other = images[draw.permutation(len(images))][:, ::-1, ::-1]
     return ((images.astype(np.float32) + other.astype(np.float32)) / 2).astype(images.dtype)

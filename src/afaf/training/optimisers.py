@@ -1,7 +1,8 @@
-"""Optimisers as data, each with its update of one tensor. Engines keep the buffers: gathered, scattered and saved like the importances.
+"""Optimisers as data, each with its update of one tensor.
 
-Gradients are masked before: they are 0 where nothing may move, and so are the buffers. Weight decay acts on the task's own connections
-alone, not on biases and norms. The importance of a step is |change x gradient|, with the gradient of the loss.
+Engines keep the buffers: they gather, scatter and save them like the importances. Gradients are already masked: they are 0 where nothing
+may move, and so are the buffers. Weight decay acts only on the task's own connections, not on biases and norms. The importance of a step is
+|change x gradient|, with the gradient of the loss.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SGD:
         return ("momentum",) if self.momentum else ()
 
     def coefficients(self, lr: float, step: int) -> tuple[float, ...]:
-        """The numbers that an update reads, for the step of this number, from 1."""
+        """The numbers that an update reads at this step, counted from 1."""
         return (lr,)
 
     def update(
@@ -125,7 +126,7 @@ def reset_optimiser(state: Named) -> None:
 
 
 def drop_state(learner: Learner, task: int) -> None:
-    """A connection that the task does not own any more loses its state."""
+    """Clear the state of connections that the task no longer owns."""
     for name, tensor in learner.optimiser_state.items():
         _, kind, number = name.split("/")
         if kind == "weight":

@@ -1,14 +1,14 @@
-"""How important each parameter is to what was learned: gradients of a measure of the network's answers, squared or absolute.
+"""The importance of each parameter: squared or absolute gradients of a measure of the network's outputs.
 
-Two estimators, for any measure m(x) that is one number an image (a log-likelihood for EWC, the size of the output for MAS), with
+Two estimators, for any measure m(x) that is one number per image (a log-likelihood for EWC, the size of the output for MAS), with
 a(g) = g^2 or |g| and N images:
 
     batch       1/N  sum over batches B  |B| a( 1/|B| sum over x in B of dm(x)/dw )
     per-sample  1/N  sum over images  x      a( dm(x)/dw )
 
-`batch` is what FACIL computes (the paper's strengths belong to it): one more epoch in training mode, augmented images, dropout and batch
-statistics included. Gradients of different images cancel within a batch, so squared it is up to |B| times smaller than `per-sample`, the
-textbook definition, which takes un-augmented images in evaluation mode. Parameters are those of `named.protected_parameters`.
+`batch` is FACIL's estimator (the paper's strengths are for it): one more epoch in training mode, with augmentation, dropout and batch
+statistics. Gradients of different images cancel within a batch, so with squares it is up to |B| times smaller than `per-sample`, the
+textbook definition, which uses un-augmented images in evaluation mode. Parameters are those of `named.protected_parameters`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from afaf.training.task_data import RngScope, TaskData
 
 
 class Measure(Protocol):
-    """(logits, true labels, numbers of the images) -> one number an image."""
+    """(logits, true labels, numbers of the images) -> one number per image."""
 
     def __call__(self, logits: Tensor, true: Tensor, samples: Tensor) -> Tensor: ...
 
@@ -39,16 +39,16 @@ class Measure(Protocol):
 Labels = Literal["model", "true", "sampled"]
 
 FLOATS_AT_ONCE = 1 << 25  # gradients of single images held at a time: 128 MiB of float32
-BATCHES_AT_ONCE = 32  # whose images are drawn together
+BATCHES_AT_ONCE = 32  # batches whose images are drawn together
 
 
 # Measures.
 
 
 def log_likelihood(columns: Tensor, labels: Labels, key: Key) -> Measure:
-    """-log p(y|x) among the outputs `columns`, y being the model's own answer, the true label, or drawn from the model's p(y|x).
+    """-log p(y|x) among the outputs `columns`, where y is the model's own answer, the true label, or drawn from the model's p(y|x).
 
-    The draw for an image belongs to the image: it does not depend on the order or the batches.
+    Draws are keyed by image: they do not depend on the order or the batches.
     """
 
     def measure(logits: Tensor, true: Tensor, samples: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ def per_sample_importance(network: Network, data: TaskData, measure: Measure, si
 
 
 def images_at_once(spec: NetworkSpec) -> int:
-    """How many images' gradients fit: dense layers need none of their own, a convolution a kernel stack and its unfolded input."""
+    """How many images fit: dense layers need no gradients per image, a convolution needs a kernel stack and its unfolded input."""
     needed = [edge.product.sample_floats(edge.weights, edge.inputs * edge.block * edge.positions) for edge in spec.edges]
     return max(1, min(512, FLOATS_AT_ONCE // max([*needed, 1])))
 
 
 class _Watching(Mode):
-    """Evaluation that keeps the inputs and the result of each product and of each norm."""
+    """Evaluation that stores the inputs and the result of each product and each norm."""
 
     def __init__(self) -> None:
         self.products: dict[int, tuple[Tensor, Tensor]] = {}  # by the layer that a product leads into
@@ -160,7 +160,7 @@ def _training(spec: NetworkSpec, scope: RngScope, samples: Tensor, norm_moves: b
 
 
 def _leaves(parameters: Parameters) -> Parameters:
-    """Parameters that want gradients; running statistics are copies, so that looking does not move them."""
+    """Parameters that require gradients; running statistics are copies, so that the originals do not change."""
     norms = {
         layer: Norm(norm.gain.detach().requires_grad_(), norm.shift.detach().requires_grad_(), norm.mean.clone(), norm.var.clone())
         for layer, norm in parameters.norms.items()

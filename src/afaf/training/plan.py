@@ -1,6 +1,6 @@
 """A learning plan: a method's request to an engine, as data and capturable tensor functions.
 
-The connections that the ledger gives to the plan's task are trained; the plan says the rest: which biases and norms are trained, where
+The connections that the plan's task owns in the ledger are trained; the plan says the rest: which biases and norms are trained, where
 gradients are cut, the loss, the optimiser and its schedule, what to accumulate and when to rewire.
 It is the only interface between methods and engines.
 """
@@ -24,7 +24,7 @@ from afaf.training.task_data import TaskData
 class Step:
     """The input of a loss: one batch, its logits, and the parameters that they were computed with."""
 
-    images: Tensor  # with `logits_only` perhaps features of the trunk: not to be read
+    images: Tensor  # not to be read with `logits_only`: they may be the trunk's features
     labels: Tensor  # output rows
     logits: Tensor
     parameters: Parameters
@@ -75,7 +75,7 @@ class LearningPlan:
 
     @property
     def cross_entropy_over(self) -> tuple[int, ...] | None:
-        """The outputs over which the loss is plain cross-entropy, which an engine may then compute itself; None: it is another loss."""
+        """The outputs in the softmax if the loss is plain cross-entropy, which an engine may then compute itself; None for another loss."""
         over: tuple[int, ...] | None = getattr(self.loss, "cross_entropy_over", None)
         return over
 
@@ -93,7 +93,7 @@ class LearningPlan:
         return self.rewire is not None and epoch + 1 < epochs_until(self.rewire_until, self.epochs)
 
     def coefficients(self, lr: float, epoch: int, steps: int) -> list[tuple[float, ...]]:
-        """The optimiser's numbers for each step of an epoch, `lr` being the base rate."""
+        """The optimiser's coefficients for each step of an epoch, from the base rate `lr`."""
         rates = [self.schedule.rate(lr, epoch, self.epochs, step, steps) for step in range(steps)]
         return [self.optimiser.coefficients(rate, epoch * steps + step) for step, rate in enumerate(rates, 1)]
 
@@ -102,7 +102,7 @@ class LearningPlan:
         return layer in self.norms or (self.norm_moves and (self.norm_neurons is None or layer in self.norm_neurons))
 
     def needs_whole(self, layer: int) -> bool:
-        """Whether norms of neurons change that are not the task's: then an engine needs all neurons of the layer."""
+        """Whether norms of neurons that are not the task's change, so that an engine needs all neurons of the layer."""
         return self.norm_neurons is None and self.norm_changes(layer)
 
     def check(self, learner: Learner) -> None:

@@ -1,8 +1,8 @@
-"""The plateau schedule at work: it looks at the loss on held-out images after each epoch, penalties included.
+"""Follow the plateau schedule, which depends on the loss on held-out images after each epoch, penalties included.
 
-While the loss falls, the network is kept. After `patience` epochs without a lower one the rate is divided and learning goes on from the
-best epoch, with the optimiser's buffers at 0; below the lowest rate it ends. In the end the network is that of the best epoch. All state is
-in `learner.memory`, so that a run resumes in between.
+The network with the lowest loss is kept. After `patience` epochs without a lower loss the rate is divided, and learning continues from the
+best epoch with the optimiser's buffers at 0; it ends when the rate falls below the lowest. The final network is that of the best epoch. All
+state is in `learner.memory`, so that a run can be resumed in between.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plateau:
         return self.state.lr < self.schedule.lowest
 
     def epoch_ended(self) -> None:
-        """Keep the network if its loss is the lowest so far; else count, and go back to the best one when patience is over."""
+        """Keep the network if its loss is the lowest so far; else count the epoch, and go back to the best one when patience runs out."""
         learner, state = self.learner, self.state
         loss = loss_on(learner, self.plan, self.held_out)
         if loss < state.best:
@@ -62,7 +62,7 @@ class Plateau:
         learner.memory[f"{KEPT}/state"] = torch.tensor(astuple(state), dtype=torch.float64)
 
     def finish(self) -> None:
-        """Leave the best network behind, and nothing else."""
+        """Restore the best network, and remove the stored state."""
         self._go_back()
         forget_tensors(self.learner.memory, KEPT)
 
@@ -73,7 +73,7 @@ class Plateau:
 
     @torch.no_grad()
     def _go_back(self) -> None:
-        """To the best epoch; if no loss was finite there is none."""
+        """Go back to the best epoch; there is none if no loss was finite."""
         network = self._network()
         for name, tensor in kept_tensors(self.learner.memory, f"{KEPT}/best").items():
             network[name].copy_(tensor)

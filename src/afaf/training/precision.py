@@ -25,9 +25,9 @@ FLAGS: tuple[tuple[Any, str], ...] = (
 
 
 class PrecisionFlags:
-    """PyTorch's flags for rounding fp32 products hold for the whole process: runs side by side share them.
+    """PyTorch's flags for rounding fp32 products, which concurrent runs share because they hold for the whole process.
 
-    A run sets it for its whole duration, evaluation included, so that its results do not depend on other runs; a run that needs the other
+    A run sets them for its whole duration, evaluation included, so that its results do not depend on other runs; a run that needs another
     value waits.
     """
 
@@ -70,9 +70,9 @@ PRECISION = PrecisionFlags()
 
 def configure_cuda() -> None:
     """Settings of CUDA and PyTorch for training; they take effect if this is called before the first use of the GPU."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # CUDA's 8 queues are too few for seeds side by side
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # CUDA's 8 queues are too few for concurrent seeds
     os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")  # cuDNN's better guess of the fastest kernel, without timing any
-    # The threads of autograd set up CUDA when they first multiply, and warn of it: a user can do nothing about that.
+    # Autograd's threads initialise CUDA at their first product and warn about it: a user can do nothing about that.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context", UserWarning)
 
 

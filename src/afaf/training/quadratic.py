@@ -21,7 +21,7 @@ Term = tuple[Named, Named]  # importance and anchor of each protected parameter
 class QuadraticPenalty:
     """strength / 2 x the sum over the protected parameters of importance x (parameter - anchor)^2.
 
-    `proximal`: no term of the loss, but applied after each step in closed form, which cannot overshoot.
+    `proximal`: not a term of the loss, but applied in closed form after each step, which cannot overshoot.
     """
 
     strength: float
@@ -59,13 +59,13 @@ class QuadraticPenalty:
         return any(weight_number(name) is not None for name in self.importance)
 
     def only(self, wanted: Callable[[str], bool]) -> QuadraticPenalty | None:
-        """The part on parameters of some names; None if there are none."""
+        """The penalty on the parameters with wanted names; None if there are none."""
         importance, anchor = ({name: t for name, t in part.items() if wanted(name)} for part in (self.importance, self.anchor))
         return replace(self, importance=importance, anchor=anchor) if importance else None
 
 
 def merged(terms: Sequence[Term]) -> Term:
-    """The one term that several add up to: a sum of quadratics is a quadratic, and a constant."""
+    """The single term equal to the sum of several: a sum of quadratics is a quadratic plus a constant."""
     if len(terms) == 1:
         return terms[0]
     importance = {name: torch.stack([term[name] for term, _ in terms]).sum(0) for name in terms[0][0]}
@@ -75,8 +75,8 @@ def merged(terms: Sequence[Term]) -> Term:
 
 
 def overshoot(lr: float, strength: float, importance: Named) -> float:
-    """A gradient step multiplies the distance d to the anchor by 1 - a, with a = lr x strength x importance: the largest a there is.
+    """The largest a = lr x strength x importance: a gradient step multiplies the distance to the anchor by 1 - a.
 
-    Beyond 2 that distance grows with every step, whatever the rest of the loss does.
+    Above 2 that distance grows with every step, whatever the rest of the loss does.
     """
     return lr * strength * max(float(tensor.max()) for tensor in importance.values())

@@ -45,7 +45,7 @@ class Tally:
         self.sizes.append(len(labels))
 
     def report(self) -> EpochReport:
-        """The means of the epoch; DivergedError, with the step, if a loss is not finite."""
+        """The epoch's means; raises DivergedError, with the step, if a loss is not finite."""
         losses = torch.stack(self.losses)
         check_finite(losses, self.plan, self.epoch)
         n = sum(self.sizes)

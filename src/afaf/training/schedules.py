@@ -15,7 +15,7 @@ def epochs_until(share: float, epochs: int) -> int:
 class Schedule:
     """The base of schedules."""
 
-    per_step = True  # whether the rate changes within an epoch; False saves captured steps from reading it
+    per_step = True  # whether the rate changes within an epoch; if not, captured steps need not read it
 
     def rate(self, lr: float, epoch: int, epochs: int, step: int, steps: int) -> float:
         """The rate of step `step` of `steps` in this epoch; both count from 0."""

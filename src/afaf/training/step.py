@@ -1,7 +1,7 @@
 """One step of training, on the part of the network that a workspace holds.
 
 A `Workspace` is that part: the whole network as it is (eager), or the neurons that matter to the task, gathered into small tensors
-(compact). A step reads and writes the workspace alone.
+(compact). A step reads and writes only the workspace.
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ class Workspace:
         self.coefficients = self.epoch_coefficients[int(step)]
 
     def mode_now(self, samples: Tensor) -> Training:
-        """How the network behaves for these images in a step."""
+        """The forward mode for these images in the current step."""
         return self.mode(self.scope, samples)
 
     def folded_trunk(self) -> FoldedTrunk:
-        """What lies below the entry."""
+        """The layers below the entry, folded."""
         return fold_trunk(self.spec, self.parameters, self.neurons, self.entry)
 
     def trunk_mode(self, scope: RngScope, samples: Tensor, neurons: dict[int, Tensor]) -> Training:
-        """How these neurons below the entry behave."""
+        """The forward mode of the trunk, with these neurons kept."""
         return InplaceForward(**{**vars(self.mode(scope, samples)), "neurons": neurons})
 
     def leaves(self) -> Parameters:
-        """The parameters as leaves of a new graph that share the workspace's memory; those that can move want gradients."""
+        """The parameters as leaves of a new graph that share the workspace's memory; those that can move require gradients."""
         parameters = self.parameters
         return Parameters(
             [w.detach().requires_grad_(l in self.moving) for l, w in enumerate(parameters.weights, 1)],
@@ -112,7 +112,7 @@ class Workspace:
 
     @torch.no_grad()
     def update(self, leaves: Parameters) -> None:
-        """Let the optimiser change what may move, and add the importance of what moved."""
+        """Update everything that may move, and add the step's importance."""
         plan = self.plan
         moves = [(f"weight/{l}", leaves.weights[l - 1], mask) for l, mask in self.moving.items()] + self.small_moves(leaves)
         gradients = [None if tensor.grad is None else tensor.grad.mul_(mask) for _, tensor, mask in moves]
@@ -126,7 +126,7 @@ class Workspace:
         self.after_update()
 
     def optimise(self, name: str, tensor: Tensor, gradient: Tensor, mask: Tensor) -> None:
-        """Change one parameter by its gradient, which is masked and clipped, and count its importance."""
+        """Update one parameter with its masked and clipped gradient, and add its importance."""
         l, optimiser = weight_number(name), self.plan.optimiser
         buffers = buffers_of(self.buffers, optimiser, name)
         decayed = None if l is None else mask
@@ -135,7 +135,7 @@ class Workspace:
             self.importance.add(l, self.spec.edge(l), gained)
 
     def after_update(self) -> None:
-        """What the plan does to the parameters after each step."""
+        """Apply the plan's changes to the parameters after a step."""
         plan, lr = self.plan, self.coefficients[0]
         if plan.penalty is not None and plan.penalty.proximal:
             plan.penalty.apply(self.parameters, lr)
@@ -143,17 +143,17 @@ class Workspace:
             plan.after_step(self.parameters, lr)
 
     def take_step(self, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor] | None:
-        """Learn from one batch: the loss and the logits, or None where they were noted elsewhere."""
+        """Learn from one batch; return the loss and the logits, or None if they are stored elsewhere."""
         return take_step(self, h, labels, mode)
 
     def use_fused_loss(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
-        """Let losses and right answers be noted by step, where that is faster than to return them."""
+        """Store losses and right answers by step, if that is faster than returning them."""
 
     def flush_importance(self, steps: int) -> None:
-        """An epoch of so many steps has ended."""
+        """Called at the end of an epoch of this many steps."""
 
     def refresh(self) -> None:
-        """Weights, importances and masks have changed elsewhere than in a step."""
+        """Called after weights, importances or masks have changed outside a step."""
 
     def changing(self) -> list[Tensor]:
         """Everything that a step may change."""
@@ -170,7 +170,7 @@ class Workspace:
 
 
 def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tuple[Tensor, Tensor]:
-    """Learn from one batch: `h` are its images, or what the trunk made of them. Returns the loss and the logits."""
+    """Learn from one batch: `h` is its images, or the trunk's features of them. Returns the loss and the logits."""
     leaves = work.leaves()
     logits, features = answer(work.spec, work.masked(work.as_read(leaves)), h, work.features, mode, work.entry)
     logits = logits.to(work.parameters.weights[-1].dtype)
@@ -187,7 +187,7 @@ def take_step(work: Workspace, h: Tensor, labels: Tensor, mode: Training) -> tup
 def answer(
     spec: NetworkSpec, parameters: Parameters, h: Tensor, neurons: Tensor | None, mode: Mode = EVALUATION, start: int = 1
 ) -> tuple[Tensor, Tensor | None]:
-    """The logits, and the values of these neurons of the last hidden layer, if any are asked for."""
+    """The logits, and the values of these neurons of the last hidden layer, if given."""
     if neurons is None:
         return forward(spec, parameters, h, mode=mode, start=start), None
     last = forward(spec, parameters, h, mode=mode, start=start, stop=spec.L - 1)
@@ -196,7 +196,7 @@ def answer(
 
 
 def feature_neurons(learner: Learner, plan: LearningPlan) -> Tensor | None:
-    """The neurons whose values a loss reads as features: of the last hidden layer the task's, or all if it has no sub-network."""
+    """The neurons that a loss reads as features: the task's in the last hidden layer, or all if it has no sub-network."""
     spec, record = learner.network.spec, learner.ledger.record_of(plan.task)
     if not plan.features:
         return None
@@ -205,7 +205,7 @@ def feature_neurons(learner: Learner, plan: LearningPlan) -> Tensor | None:
 
 
 def start_optimiser(learner: Learner, plan: LearningPlan, first_epoch: int) -> None:
-    """Give a learner the buffers of the plan's optimiser, at 0; a run that is resumed within a phase keeps those it has."""
+    """Give a learner the buffers of the plan's optimiser, at 0; a run resumed within a phase keeps its own."""
     parameters = trainable(learner.network.parameters, range(plan.first_trainable, learner.network.spec.E + 1))
     fresh = zero_buffers(plan.optimiser, parameters)
     if not first_epoch or fresh.keys() != learner.optimiser_state.keys():
@@ -221,5 +221,5 @@ def mask_outputs(parameters: Parameters, masked: Tensor | None) -> Parameters:
 
 
 def clip_scale(norms: list[Tensor], largest: float) -> Tensor:
-    """What the whole gradient is to be multiplied with, so that its norm is not above the largest allowed; `norms` are its parts'."""
+    """The factor that limits the norm of the whole gradient to `largest`; `norms` are the norms of its parts."""
     return torch.clamp(largest / (torch.stack(norms).norm() + 1e-6), max=1.0)

@@ -1,6 +1,6 @@
-"""A part of a task's data as an engine reads it: resident on the device that trains, uint8 where it was uint8, augmented there.
+"""A part of a task's data for an engine: resident on the training device, uint8 if it was uint8, augmented there.
 
-Which images form a batch, how they are cropped and which are flipped are functions of (seed, task, epoch, image), see `randomness`.
+Batches, crops and flips are functions of (seed, task, epoch, image), see `randomness`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from afaf.errors import DataError
 from afaf.randomness import generator, integers_at, key
 from afaf.streams.tasks import Preparation, Split, StoredImages
 
-PAD = 4  # CIFAR's habit: reflect 4 pixels outwards, crop the original size anywhere within
-RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is carried over batch by batch
+PAD = 4  # as usual for CIFAR: pad by reflecting 4 pixels, then crop the original size at random
+RESIDENT_BYTES = 8 << 30  # a larger part stays in host memory and is copied batch by batch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TaskData:
         self.channels = channels if parts[0][0].images.ndim == 4 else None
         size = sum(split.images.nbytes for split, _ in parts)
         at = self.device if size <= resident_bytes else torch.device("cpu")
-        self._in_file: Tensor | None = None  # places of the images among those of a file, if they are read from one
+        self._in_file: Tensor | None = None  # indices of the images in their file, if they are read from one
         file = _one_file(parts) if at.type == "cpu" else None
         if file is not None:
             self._in_file = torch.from_numpy(
@@ -92,7 +92,7 @@ class TaskData:
         return table[:, :, None, None] if self.images.dim() == 4 else table
 
     def with_views(self, views: int) -> TaskData:
-        """The same images, each so many times in a row, with crops and flips of its own each time."""
+        """The same images, each repeated `views` times in a row, each view with its own crop and flip."""
         if views == 1:
             return self
         assert self.views == 1, "views of views"
@@ -110,7 +110,7 @@ class TaskData:
         return (order[:, None] * each + torch.arange(each)).flatten().to(self.device)
 
     def batch(self, samples: Tensor, scope: RngScope | None = None) -> tuple[Tensor, Tensor]:
-        """The samples of these numbers and their labels; with a scope they are augmented, keyed by it, by image and by view."""
+        """The samples with these numbers, and their labels; with a scope they are augmented, with draws keyed by scope, image and view."""
         view = samples // self.rotations if self.rotations > 1 else samples
         index = view // self.views if self.views > 1 else view
         x = self._cropped(index, view, scope) if scope and self.crops else self.images[self._places(index)]
@@ -131,7 +131,7 @@ class TaskData:
             yield self.batch(part)[0]
 
     def _places(self, index: Tensor) -> Tensor:
-        """Where these images are in `images`."""
+        """The indices of these images in `images`."""
         index = index.to(self.images.device)
         return index if self._in_file is None else self._in_file[index]
 
@@ -165,7 +165,7 @@ class TaskData:
 
 
 def _turned(x: Tensor, turns: Tensor) -> Tensor:
-    """Each image turned as by `torch.rot90`, so many times: one gather."""
+    """Rotate each image as `torch.rot90` does, by its number of turns: one gather."""
     size = x.shape[2]
     y, z = torch.meshgrid(*[torch.arange(size, device=x.device)] * 2, indexing="ij")
     end = size - 1
@@ -175,20 +175,20 @@ def _turned(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def _one_file(parts: Sequence[tuple[Split, Preparation]]) -> NDArray[np.uint8] | None:
-    """The file that all images are in, if there is one."""
+    """The file that holds all images, if there is one."""
     files = [split.images.file if isinstance(split.images, StoredImages) else None for split, _ in parts]
     return files[0] if all(file is files[0] for file in files) else None
 
 
 def _alike(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Pixels of one type: where some parts have bytes and others fractions, bytes become fractions too."""
+    """Convert the parts to one type: if some are uint8 and others float, uint8 becomes float in 0..1."""
     if len({images.dtype for images in parts}) == 1:
         return parts
     return [images.astype(np.float32) / 255 if images.dtype == np.uint8 else images for images in parts]
 
 
 def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
-    """(n, h, w, c) as (n, c, h, w); with `channels`, grey images are repeated to as many channels."""
+    """(n, h, w, c) as (n, c, h, w); with `channels`, grey images are repeated to that many channels."""
     if images.ndim == 2:
         return images
     images = np.moveaxis(images, -1, 1)
@@ -196,5 +196,5 @@ def _channels_first(images: NDArray[Any], channels: int | None) -> NDArray[Any]:
 
 
 def _reflected(place: Tensor, size: int) -> Tensor:
-    """Places beyond the border, mirrored at it (the border itself is not repeated), as often as a small image needs."""
+    """Reflect indices at the border (the border itself is not repeated), as often as a small image needs."""
     return (size - 1) - ((size - 1) - place.abs() % max(1, 2 * (size - 1))).abs()

@@ -1,4 +1,4 @@
-"""Presets: the settings that belong to a stream, and per method what differs. One TOML file a stream, found by the stream's name."""
+"""Presets: the settings for a stream and what differs per method, in one TOML file per stream, found by the stream's name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from afaf.runs.presets.plus import is_plus, plus_table, wide_enough
 from afaf.streams.tasks import Outline
 
 BATCH_SIZE = 32
-DENSE = 50.0  # percent of the pairs of a task's neurons that it connects, where there are enough
-STEPS_OF_MLP = 300  # which leaves that plateau early; with more, the logits of the last task outgrow the others
-STEPS = 1500  # that a task should at least be given where nobody has tuned: sparse networks leave the plateau of chance late
+DENSE = 50.0  # percent of the pairs of its neurons that a task connects, if there are enough pairs
+STEPS_OF_MLP = 300  # an MLP leaves the plateau of chance early; with more steps, the last task's logits outgrow the others
+STEPS = 1500  # minimum for a task of an untuned stream: sparse networks leave the plateau of chance accuracy late
 
 
 def preset_names() -> list[str]:
@@ -27,9 +27,9 @@ def preset_names() -> list[str]:
 
 
 def preset_tables(outline: Outline, method: type[Method[Any]]) -> list[dict[str, Any]]:
-    """The tables for a stream and a method, the general before the particular.
+    """The tables for a stream and a method, general ones first.
 
-    A method without an entry of its own has that of the nearest method it derives from: a variant is compared under the same settings.
+    A method without an entry uses that of its nearest base class, so that variants are compared under the same settings.
     """
     if outline.name in preset_names():
         table = tomllib.loads((files(__package__) / f"{outline.name}.toml").read_text(encoding="utf-8"))
@@ -50,9 +50,9 @@ def with_presets(
     tables: Sequence[Mapping[str, Any]],
     network: nn.Module | tuple[Layer, ...] | None = None,
 ) -> list[dict[str, Any]]:
-    """The user's tables above the presets; `network` is one that a program gives instead of a name.
+    """The presets, then the user's tables, which override them; `network` is a network object given instead of a name.
 
-    With another network than the preset's, and under strict isolation, the stream's preset says only how to learn: the sizes of
+    With a network other than the preset's, or under strict isolation, only the training settings of the preset apply: the sizes of
     sub-networks and l_reuse come from the network.
     """
     presets, given = preset_tables(outline, method), [dict(table) for table in tables]
@@ -86,14 +86,14 @@ def setting_in(tables: list[dict[str, Any]], section: str, key: str) -> Any:
 
 
 def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dict[str, Any]:
-    """Sizes of sub-networks with which so many tasks fit, and a cut within the first two thirds of the edges, where one layer alone
-    leads on.
+    """Sizes of sub-networks with which `n_tasks` tasks fit, and an l_reuse within the first two thirds of the edges, where a single
+    layer feeds all later ones.
 
-    Each task gets its share of the last hidden layer, whose neurons are always new, so that connections into it may be dense. Elsewhere
-    all tasks draw from the same pairs; of AFAF only those before the first that reuses draw below the cut. Under strict isolation, which
-    fixes all of a task's neurons, each task gets its share of every layer, and all of its pairs are new.
+    Each task gets its share of the last hidden layer, whose neurons are always new, so connections into it may be dense. Elsewhere
+    all tasks draw from the same pairs; with AFAF, only tasks before the first reusing task draw below l_reuse. Strict isolation fixes all
+    of a task's neurons, so each task gets its share of every layer, and all of its pairs are new.
 
-    Below the cut norms stand still in a task that reuses, as everything does there, and only norms that a task uses move. So an engine can
+    In a reusing task everything below l_reuse is frozen, norms included, and only the norms that a task uses change. So an engine can
     compute with a part of the network.
     """
     norms = {"norms": "used"}
@@ -103,15 +103,15 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
     l_reuse = max([l for l in clean if 3 * l <= 2 * spec.E] or [2])
     share = min(20.0, 10000 // n_tasks / 100)  # percent, rounded down so that all tasks fit
     density = min(30.0, 120 // n_tasks)
-    diagonal = [f"W_{l}" for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal]  # all neurons are new there, too,
-    reusing = {name: {"1-2": 100.0, "3-": 70.0} for name in diagonal}  # but for AFAF's candidates, which are 30 % of a reusing task's
+    diagonal = [f"W_{l}" for l, edge in enumerate(spec.edges, 1) if strict and edge.diagonal]  # all neurons are new there, too
+    reusing = {name: {"1-2": 100.0, "3-": 70.0} for name in diagonal}  # except AFAF's candidates: 30 % of a reusing task's
 
     def lasting(edges: Iterable[int], strictly: Mapping[str, Any]) -> dict[str, Any]:
         lasts = {f"W_{l}": max(density / min(2, spec.edge(l).groups), at_least(spec.edge(l))) for l in edges}
         return {"density": strictly if strict else lasts}
 
     def at_least(edge: Edge) -> float:
-        """Percent that are one connection, where each neuron has but one."""
+        """The density, in percent, of one connection if each neuron has only one."""
         return float(-(-200 // edge.outputs)) if edge.diagonal else 0.0
 
     shared = [l for l, edge in enumerate(spec.edges, 1) if edge.target_group not in (spec.last_hidden, spec.L)]
@@ -129,14 +129,14 @@ def for_network(spec: NetworkSpec, n_tasks: int, *, strict: bool = False) -> dic
             "spacenet": {"sparse": lasting(shared, dict.fromkeys(diagonal, 100.0)), "method": norms},
             "isolated": {"sparse": lasting(shared, dict.fromkeys(diagonal, 100.0)), "method": {"share": 10000 // n_tasks / 100}},
             "packnet": {"method": {"share": 10000 // n_tasks / 100}},
-            "ewc": {"method": {"penalty": "proximal"}},  # however strong the paper's strengths are here, they cannot diverge
+            "ewc": {"method": {"penalty": "proximal"}},  # cannot diverge, however strong the paper's penalties are here
             "mas": {"method": {"penalty": "proximal"}},
         },
     }
 
 
 def suitable_network(outline: Outline, maps_from: int = 8) -> str:
-    """A network that such vectors fit, or images; those of fewer than `maps_from` pixels are taken as vectors."""
+    """The network that suits these inputs; images with a side below `maps_from` pixels are treated as vectors."""
     side = min(outline.input_shape[1:], default=0)
     if side < maps_from:
         return "mlp"

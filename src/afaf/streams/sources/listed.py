@@ -13,7 +13,7 @@ from afaf.streams.sources.images import SUFFIXES
 from afaf.streams.sources.source import reading
 
 HEADER = ["path", "label"]
-LOOKING = 8.0  # seconds within which files of a manifest are looked for; those after them are missed when they are read
+LOOKING = 8.0  # seconds for checking that the files of a manifest exist; later missing files are found when they are read
 SHOWN = 10
 
 
@@ -36,7 +36,7 @@ def files_below(url: str) -> list[tuple[Place, str]]:
 
 
 def manifest_files(path: Path) -> list[tuple[Place, str]]:
-    """(image, class) of a manifest; relative paths are relative to its folder. Files that are not there are an error that names them."""
+    """(image, class) of a manifest; relative paths are relative to its folder. Missing files raise an error that names them."""
     with reading(path, "a manifest is a CSV file with a path (or URL) and a label in each line"):
         rows = [row for row in csv.reader(read_text(path).splitlines()) if row]
     if rows and [cell.strip().lower() for cell in rows[0]] == HEADER:

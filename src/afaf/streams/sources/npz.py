@@ -23,7 +23,7 @@ SPELLINGS = {
 }
 BLOCK = 1 << 20
 UNPACKED = 256 << 20  # bytes that any file may decompress to
-RATIO = 100  # above that, bytes per byte of the file: images stay below ten
+RATIO = 100  # above that, bytes per byte of the file; images stay below ten
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The workspace of steps on CUDA, for chains: fused kernels, the same results up to the precision chosen.
+"""The workspace of steps on CUDA for chains: fused kernels with the same results up to the chosen precision.
 
 One kernel updates a weight, its compute weight, the optimiser's buffers and its importance.
 """
@@ -36,8 +36,8 @@ from afaf.training.optimisers import SGD, buffers_of
 from afaf.training.step import Workspace, clip_scale
 from afaf.training.task_data import RngScope, TaskData
 
-MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # that one tile of logits holds: of an image, and of a batch
-LONG, FEW = 16, 0.5  # connections of so many weights are moved one by one if so small a share of them is the task's
+MOST_CLASSES, MOST_LOGITS = 128, 1 << 20  # limits of one tile of logits: classes, and logits of a batch
+LONG, FEW = 16, 0.5  # connections of at least LONG weights are updated one by one if the task owns less than the share FEW
 
 
 @dataclass
@@ -45,16 +45,16 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
     """A workspace for chains, with our kernels."""
 
     history: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> sum over the epoch's steps of the connections' importance
-    listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> indices of the task's connections, where only they are touched
+    listed: dict[int, Tensor] = field(default_factory=dict)  # l of W_l -> indices of the task's connections, if only they are updated
     penalties: dict[int, WeightPenalty] = field(default_factory=dict)  # l of W_l -> the penalty on it, where kernels apply it
-    energy: Tensor | None = None  # what these add to the loss of the present step
-    loss_buffers: LossBuffers | None = None  # where the loss is cross-entropy, and perhaps a penalty
+    energy: Tensor | None = None  # the value of these penalties in the current step's loss
+    loss_buffers: LossBuffers | None = None  # if the loss is cross-entropy, and perhaps a penalty
     side_stream: SideStream | None = None
     all_move: dict[int, bool] = field(default_factory=dict)  # l of W_l -> whether the task owns all of it
 
     @classmethod
     def of(cls, work: Workspace, dtype: torch.dtype) -> MixedPrecisionWorkspace:
-        """The same part of the network, laid out anew."""
+        """The same part of the network, laid out for the kernels."""
         device = work.parameters.weights[0].device
         whole = {l: torch.arange(work.spec.layer(l).size, device=device) for l in range(1, work.spec.L + 1)}
         here = cls(**{**vars(work), "neurons": {l: index.to(torch.int32) for l, index in (whole | work.neurons).items()}})
@@ -65,11 +65,11 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         here.listed = {l: torch.nonzero(mask.flatten()).flatten() for l, mask in here.moving.items() if here._worth_listing(l, mask)}
         here.history = {l: torch.zeros_like(here.importance.connections[l - 1]) for l in here.moving}
         here.side_stream = SideStream(device) if device.type == "cuda" else None
-        here.place_on_device(torch.float32)  # which the kernels read
+        here.place_on_device(torch.float32)  # the type that the kernels read
         return here
 
     def _worth_listing(self, l: int, moving: Tensor) -> bool:
-        """Whether few connections of many weights are the task's, and a step moves them by the gradient of their product alone."""
+        """Whether the task owns few connections of many weights, and a step updates them with the gradient of their product alone."""
         edge, plan = self.spec.edge(l), self.plan
         long = not edge.product.maps and edge.block >= LONG and moving.shape[2] == 1
         same_number = plan.rewire is None or plan.rewire_repeats
@@ -82,7 +82,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return self.plan.optimiser.plain and self.plan.clip is None
 
     def _take_penalties(self) -> None:
-        """Let the kernels that update weights apply the penalty on those that may all move; the rest of it stays in the plan."""
+        """Let the update kernels apply the penalty on each W_l that may move as a whole; the rest of it stays in the plan."""
         plan = self.plan
         if plan.penalty is None or plan.clip is None or plan.importance or not plan.optimiser.plain:
             return
@@ -94,7 +94,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         self.plan = replace(plan, penalty=plan.penalty.only(lambda name: name not in taken))
 
     def use_fused_loss(self, step: Tensor, losses: Tensor, right: Tensor) -> None:
-        """Compute cross-entropy in one kernel, which stores losses and right answers by step, where the plan's loss is that."""
+        """If the plan's loss is cross-entropy, compute it in one kernel, which stores losses and right answers by step."""
         plan, rows, device = self.plan, self.spec.n_classes, losses.device
         over, penalty = plan.cross_entropy_over, plan.loss_penalty
         if over is None or over != plan.outputs or rows > MOST_CLASSES or tile_of_logits(plan.batch_size, rows) > MOST_LOGITS:
@@ -133,7 +133,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return None
 
     def _backward(self, side_stream: SideStream) -> Backward | None:
-        """What may move before the whole gradient is known; where rows are masked, the output's compute weights are not the leaf."""
+        """The parameters to update before the whole gradient is known; with masked rows, the output's compute weights are not the leaf."""
         if not self.updates_at_once:
             return None
         masked = self.plan.masked_outputs is not None and self.rows is None
@@ -152,7 +152,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return [*super().changing(), *self.compute_weights, *self.history.values()]
 
     def _refresh_compute_weights(self) -> None:
-        """Weights that are not trained are left alone: a trunk may be reading them."""
+        """Weights that are not trained are not written: a trunk may be reading them."""
         for l in self.moving:
             self.compute_weights[l - 1].copy_(self.parameters.weights[l - 1])
 
@@ -215,7 +215,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
 
     @torch.no_grad()
     def move(self, l: int, gradient: Tensor, more: Tensor | None = None, scale: Tensor | None = None) -> None:
-        """A step for W_l, its compute weights and its importance; `more` is the gradient of loss terms on the weights themselves."""
+        """Update W_l, its compute weights and its importance; `more` is the gradient of loss terms on the weights themselves."""
         weight, compute_weight, lr = self.parameters.weights[l - 1], self.compute_weights[l - 1], self.current
         if l in self.penalties and scale is not None:
             penalised_step(weight, compute_weight, gradient, self.penalties[l], lr, scale)
@@ -247,7 +247,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return found
 
     def _clip(self, leaves: Parameters, of_weights: dict[int, tuple[Tensor, Tensor | None]]) -> Tensor | None:
-        """The factor that keeps the norm of the whole gradient, of what moves, within the plan's limit."""
+        """The factor that limits the norm of the gradient of all moving parameters to the plan's `clip`."""
         if self.plan.clip is None:
             return None
         norms = [(tensor.grad * mask).norm() for _, tensor, mask in self.small_moves(leaves) if tensor.grad is not None]
@@ -263,7 +263,7 @@ class MixedPrecisionWorkspace(DeviceWorkspace):
         return clip_scale(norms, self.plan.clip)
 
     def flush_importance(self, steps: int) -> None:
-        """An epoch ends: what neurons gained in it is the history of their outgoing connections.
+        """At the end of an epoch, add to each neuron's importance the history of its outgoing connections.
 
         Connections that are not listed have no history: their importance, if any, was the same at every step.
         """

@@ -1,4 +1,4 @@
-"""The forward pass of a training step on CUDA: operations that follow each other are done together, forward and backward."""
+"""The forward pass of a training step on CUDA, with consecutive operations fused, forward and backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from afaf.training.cuda.kernels import Draw, can_fuse_first_conv, can_normalise
 
 @dataclass
 class FusedNorms(Training):
-    """Training on CUDA with PyTorch's operations, but for bias, batch norm and the ReLU after it, which are done together."""
+    """Training on CUDA with PyTorch's operations, except bias, batch norm and the ReLU after it, which are fused."""
 
     def neurons_above(
         self, edge: Edge, h: Tensor, weight: Tensor, bias: Tensor, operations: Operations, norms: dict[int, Norm], observe: Observer | None
@@ -29,24 +29,24 @@ class FusedNorms(Training):
         return super().neurons_above(edge, h, weight, bias, operations, norms, observe)
 
     def normalise(self, kernel: FusedKernel, layer: int, z: Tensor, bias: Tensor, norm: Norm) -> Tensor:
-        """Norm and perhaps ReLU of z, whose neurons are last."""
+        """Norm and, if fused, ReLU of z, whose neurons are last."""
         by_batch = self.batch_statistics(layer)
         chosen, cut = by_batch if isinstance(by_batch, Tensor) else None, self.grad_mask.get(layer)
         h: Tensor = Normalise.apply(z, bias, norm.gain, norm.shift, norm, chosen, cut, kernel.relu)  # type: ignore[no-untyped-call]
         return neurons_second(h)
 
     def _normalises(self, layer: int, images: int, bias: Tensor) -> bool:
-        """Whether the batch's statistics are used, and can be computed together with the rest."""
+        """Whether the batch's statistics are used, and the fused kernel can compute them."""
         return self.batch_statistics(layer) is not False and images > 1 and can_normalise(len(bias), bias.device, bias.dtype)
 
 
 @dataclass
 class Fused(FusedNorms):
-    """Training on CUDA: weights are their low-precision copies, and the keys of dropout are in device memory."""
+    """Training on CUDA with the compute weights, and with the keys of dropout in device memory."""
 
     without_bias: int | None = None  # the layer whose bias another kernel adds: the output, with a fused loss
-    positive: frozenset[int] = frozenset()  # layers whose ReLU is done before operations that are left
-    seen_by_dense: frozenset[int] = frozenset()  # layers of maps that a dense layer follows
+    positive: frozenset[int] = frozenset()  # layers whose ReLU is applied before the remaining operations
+    seen_by_dense: frozenset[int] = frozenset()  # layers of maps that a dense layer reads
     backward: Backward | None = None
 
     def neurons_above(
@@ -57,7 +57,7 @@ class Fused(FusedNorms):
             z = self._product(edge, layer - 1, h, weight)
             h = self.normalise(kernel, layer, z, bias, norms[layer])
             return self.operate(rest, layer, h if edge.product.maps else h.flatten(1), norms, observe)
-        if kernel.norm or not kernel.relu:  # nothing to fuse; the bias is added in full precision, products are rounded as all are
+        if kernel.norm or not kernel.relu:  # nothing to fuse; the bias is added in full precision, the product is rounded as usual
             z = self._product(edge, layer - 1, h, weight)
             z = z.flatten(1) if not edge.product.maps else z.permute(0, 3, 1, 2)
             if layer == self.without_bias:

@@ -46,7 +46,7 @@ class Backward:
 
     side_stream: SideStream
     work: Mover
-    weights: frozenset[int]  # l of the W_l that move at once
+    weights: frozenset[int]  # l of the W_l that are updated at once
     biases: frozenset[int]
 
 

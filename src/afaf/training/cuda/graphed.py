@@ -3,7 +3,7 @@
 A graph is replayed on the same memory, so the gathered part of the network, its masks and importances live in fixed tensors for the whole
 task. The inputs of the steps (images, or the trunk's output for them, and labels) are laid out for a chunk of the epoch in the order of the
 steps; a cursor on the device points to the next batch. Dropout keys and the optimiser's coefficients are in device memory, too. Results are
-those of the compact engine up to the precision chosen. Kernels are chosen without timing them, so that runs repeat.
+those of the compact engine up to the precision chosen. Kernels are chosen without timing them, so that runs are reproducible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from afaf.training.report import EpochReport, OnEpoch, check_finite, columns_in_
 from afaf.training.step import Workspace, start_optimiser
 from afaf.training.task_data import RngScope, TaskData
 
-STEPS_AT_ONCE = 4  # in a graph: between two graphs the device waits, but capturing a step takes longer than many replays
+STEPS_AT_ONCE = 4  # in one graph: the device idles between graphs, but capturing a step takes longer than many replays
 
 
 class GraphedEngine:
@@ -84,7 +84,7 @@ class GraphedEngine:
 
 
 def with_captured_rewire(plan: LearningPlan, learner: Learner) -> LearningPlan:
-    """The plan, rewiring from a graph if it is the same work after every epoch."""
+    """The plan, with rewiring captured as a graph if it is the same work after every epoch."""
     rewire = plan.rewire
     if rewire is None or not plan.rewire_repeats:
         return plan
@@ -101,9 +101,9 @@ class GraphRunner:
         self.work = _on_device(work, dtype)
         self.trunk = Trunk(self.work, data, engine.chunk_bytes, engine.cache_bytes)
         self.chunk_size = self.trunk.chunk(self.work)
-        self.maps = work.entry > 1 and work.spec.read_as_maps(work.entry)  # that the trunk ends in, for the steps
+        self.maps = work.entry > 1 and work.spec.read_as_maps(work.entry)  # whether the trunk's features are maps
         self.batch_size = work.plan.batch_size
-        self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk, and steps of the epoch, so far
+        self.cursor = torch.zeros(2, dtype=torch.int64, device=self.device)  # images of the chunk and steps of the epoch done so far
         sizes = {self.batch_size, len(data) % self.batch_size}
         self.advance = {size: torch.tensor([size, 1], device=self.device) for size in sizes}
         steps = -(-len(data) // self.batch_size)
@@ -117,9 +117,9 @@ class GraphRunner:
         self.replays: dict[tuple[int, int], Callable[[], None]] = {}
 
     def close(self) -> None:
-        """Give the memory of graphs and chunks back now: the next task begins before the garbage collector would."""
+        """Free the memory of graphs and chunks now: the garbage collector would do so only after the next task has begun."""
         self.replays.clear()
-        self.prefetcher.close()  # which lets go of the runner, so that all else goes with it: the features of a whole task, above all
+        self.prefetcher.close()  # drops its reference to the runner, so that all else is freed too, above all the features of a whole task
         self.chunk = None
 
     def epoch(self, scope: RngScope, coefficients: Coefficients) -> EpochReport:
@@ -145,14 +145,14 @@ class GraphRunner:
         return EpochReport(plan.task, plan.phase, scope.epoch, plan.epochs, float(losses.double() @ sizes) / n, 100 * int(right.sum()) / n)
 
     def lay_out(self, scope: RngScope, number: int) -> Chunk:
-        """What the steps of a chunk read, in the order of the steps. It depends on nothing that learning changes."""
+        """The inputs of a chunk's steps, in the order of the steps. They do not depend on anything that learning changes."""
         samples = self.data.order(scope)[number * self.chunk_size : (number + 1) * self.chunk_size]
         features = self.trunk.features(self.work, samples, scope)
         features = neurons_last(features) if self.maps else features.flatten(1) if self.work.entry > 1 else features.contiguous()
         return Chunk(features, self.data.labels[samples], samples.to(torch.int32))
 
     def _take(self, chunk: Chunk) -> None:
-        """Put a chunk into the memory the graphs know."""
+        """Copy a chunk into the memory that the graphs read."""
         if self.chunk is None:
             self.chunk = chunk
         else:
@@ -160,7 +160,7 @@ class GraphRunner:
         self.cursor[0].zero_()
 
     def _replay_all(self, images: int) -> None:
-        """All steps of a chunk, several at once as long as there are so many."""
+        """Run all steps of a chunk, STEPS_AT_ONCE at a time while enough are left."""
         full, rest = divmod(images, self.batch_size)
         for steps in [STEPS_AT_ONCE] * (full // STEPS_AT_ONCE) + [1] * (full % STEPS_AT_ONCE):
             self._replay(self.batch_size, steps)
@@ -181,7 +181,7 @@ class GraphRunner:
         self.replays[size, steps]()
 
     def _capture(self, size: int, steps: int) -> Callable[[], None]:
-        """The graph of some steps of this size."""
+        """Capture this many steps of this batch size as a graph."""
 
         def some_steps() -> None:
             for _ in range(steps):
@@ -190,7 +190,7 @@ class GraphRunner:
         return captured(some_steps, self.device)
 
     def _try(self, size: int) -> None:
-        """A step before the first capture, so that libraries allocate what they need; its changes are undone."""
+        """Run a step before the first capture, so that libraries allocate what they need; its changes are undone."""
         state = [*self.work.changing(), self.cursor]
         saved = [tensor.clone() for tensor in state]
         self._step(size)
@@ -213,7 +213,7 @@ class GraphRunner:
 
 
 def _on_device(work: Workspace, dtype: torch.dtype) -> Workspace:
-    """The workspace with our kernels where they know the network, which are chains; else with PyTorch's operations."""
+    """The workspace with our kernels if the network is a chain, else with PyTorch's operations."""
     device = work.parameters.weights[0].device
     if kernels.available(device) and work.spec.is_chain:
         return MixedPrecisionWorkspace.of(work, dtype)
@@ -221,9 +221,9 @@ def _on_device(work: Workspace, dtype: torch.dtype) -> Workspace:
 
 
 class CapturedCallable:
-    """Work on fixed memory that is the same at every call: done as it is the first time, and from the second on as a graph.
+    """Work on fixed memory that is the same at every call: called directly the first time, replayed as a graph from the second on.
 
-    The first time libraries allocate what they need. On a CPU it is done as it is every time.
+    In the first call libraries allocate what they need. On a CPU every call is direct.
     """
 
     def __init__(self, work: Callable[[], object], device: torch.device):
@@ -242,9 +242,9 @@ class CapturedCallable:
 
 
 def captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Some work as a graph, which is not carried out by being captured.
+    """Capture some work as a graph, without carrying it out.
 
-    PyTorch cannot release the memory of deleted graphs during a capture, so it is released here, should there be too little.
+    PyTorch cannot release the memory of deleted graphs during a capture, so it is released here if there is too little.
     """
     with contextlib.suppress(torch.OutOfMemoryError):
         return _captured(work, device)
@@ -253,7 +253,7 @@ def captured(work: Callable[[], object], device: torch.device) -> Callable[[], N
 
 
 def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Not with `torch.cuda.graph`, which would wait for the whole device, other runs included, and give its spare memory back."""
+    """Avoids `torch.cuda.graph`, which would wait for the whole device, other runs included, and release its unused memory."""
     graph = torch.cuda.CUDAGraph()
     with on_capturable_stream(device), no_garbage_collected():
         graph.capture_begin(capture_error_mode="thread_local")
@@ -266,7 +266,7 @@ def _captured(work: Callable[[], object], device: torch.device) -> Callable[[], 
 
 @contextlib.contextmanager
 def on_capturable_stream(device: torch.device) -> Iterator[None]:
-    """The current stream; instead of the default stream, on which nothing can be captured, another one."""
+    """The current stream, or another one if it is the default stream, on which nothing can be captured."""
     current = torch.cuda.current_stream(device)
     stream = stream_for("capture", device) if current == torch.cuda.default_stream(device) else current
     stream.wait_stream(current)
@@ -277,7 +277,7 @@ def on_capturable_stream(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_garbage_collected() -> Iterator[None]:
-    """Should the collector find an old graph while a new one is captured, freeing the one would spoil the other."""
+    """Disable garbage collection: freeing an old graph during a capture would break the capture."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -288,7 +288,7 @@ def no_garbage_collected() -> Iterator[None]:
 
 
 class Prefetcher:
-    """Lays out the next chunk while the steps of the present one run: on a GPU, on a stream of its own."""
+    """On a GPU, lays out the next chunk on its own stream while the steps of the current one run."""
 
     def __init__(self, runner: GraphRunner):
         self.lay_out: Callable[[RngScope, int], Chunk] = runner.lay_out
@@ -297,7 +297,7 @@ class Prefetcher:
         self.begun: tuple[RngScope, int, Chunk] | None = None
 
     def mark(self) -> None:
-        """From here on the next chunk may be laid out: the memory of the one before is free again."""
+        """Allow the next chunk to be laid out from here on: the memory of the previous one is free again."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -312,7 +312,7 @@ class Prefetcher:
         del self.lay_out
 
     def chunk(self, scope: RngScope, number: int) -> Chunk:
-        """The chunk asked for, whether it was begun or not."""
+        """The requested chunk, whether it was begun or not."""
         if self.stream is None or self.begun is None or self.begun[:2] != (scope, number):
             return self.lay_out(scope, number)
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
@@ -329,7 +329,7 @@ class Chunk:
     samples: Tensor
 
     def batch(self, cursor: Tensor, size: int) -> Chunk:
-        """So many images from where the cursor stands."""
+        """The next `size` images from the cursor on."""
         tensors = (self.features, self.labels, self.samples)
         if kernels.available(cursor.device):
             return Chunk(*kernels.fetch(cursor, size, *tensors))
@@ -337,7 +337,7 @@ class Chunk:
         return Chunk(*(tensor.index_select(0, place) for tensor in tensors))
 
     def fill(self, other: Chunk) -> None:
-        """Take another chunk's numbers into this one's memory; the last of an epoch may be shorter."""
+        """Copy another chunk into this one's memory; the last one of an epoch may be shorter."""
         n = len(other.labels)
         for mine, new in zip((self.features, self.labels, self.samples), (other.features, other.labels, other.samples), strict=True):
             mine[:n].copy_(new)

@@ -86,7 +86,7 @@ class CaptureLock:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Be the only thread that holds the lock. To be called within `shared`."""
+        """Be the only thread that holds the lock. Call it within `shared`."""
         self._release()
         with self.changed:
             self.waiting += 1
@@ -112,7 +112,7 @@ class CaptureLock:
             self.mine.holds = True
 
     def _release(self) -> None:
-        """Without effect if this thread does not hold the lock: then its wait for it was interrupted."""
+        """Release the lock; no effect if this thread does not hold it because its wait was interrupted."""
         with self.changed:
             if getattr(self.mine, "holds", False):
                 self.holders -= 1

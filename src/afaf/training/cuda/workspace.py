@@ -1,11 +1,11 @@
-"""The workspace of steps on CUDA, for any network: what a captured step reads lies in fixed device memory.
+"""The workspace of steps on CUDA for any network: everything that a captured step reads is in fixed device memory.
 
-Each W_l has *compute weights*: a copy in the precision in which products read it fastest. A product reads the compute weights, and its
-gradient is taken there.
+Each W_l has *compute weights*: a copy in the precision that products read fastest. Products read the compute weights, and
+gradients are taken with respect to them.
 
-Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution lie as (outputs, block, inputs), the order in
-which it reads maps; those of a dense layer as they are shaped, so that a connection's weights are next to each other and only the task's
-connections need be touched.
+Weights are shaped (outputs, inputs, block) as everywhere. In memory those of a convolution are stored as (outputs, block, inputs), the
+order in which it reads maps; those of a dense layer in the order of their shape, so that a connection's weights are adjacent and only
+the task's connections need be accessed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeviceWorkspace(Workspace):
     autocast: bool = False
     dense_masks: dict[str, Tensor] = field(default_factory=dict)
     compute_weights: list[Tensor] = field(default_factory=list)
-    read: list[Tensor] = field(default_factory=list)  # the leaves of the present step: compute weights that want gradients
+    read: list[Tensor] = field(default_factory=list)  # the leaves of the current step: compute weights that require gradients
 
     @classmethod
     def on_device(cls, work: Workspace, autocast: bool) -> DeviceWorkspace:
@@ -52,7 +52,7 @@ class DeviceWorkspace(Workspace):
         return here
 
     def lay_out(self) -> None:
-        """Put everything shaped as weights into their order in memory."""
+        """Store everything shaped like weights in the weights' memory order."""
         weights = [self.laid_out(l, w) for l, w in enumerate(self.parameters.weights, 1)]
         self.parameters = Parameters(weights, self.parameters.biases, self.parameters.norms)
         self.importance = Importance([self.laid_out(l, c) for l, c in enumerate(self.importance.connections, 1)], self.importance.neurons)
@@ -62,7 +62,7 @@ class DeviceWorkspace(Workspace):
             self.plan = replace(self.plan, penalty=self.plan.penalty.laid_out(self.laid_out))
 
     def laid_out(self, l: int, tensor: Tensor) -> Tensor:
-        """Something shaped as W_l, (outputs, inputs, block), in the order of W_l in memory."""
+        """A tensor shaped like W_l, (outputs, inputs, block), in the memory order of W_l."""
         if self.spec.edge(l).product.maps:
             return tensor.permute(0, 2, 1).contiguous().permute(0, 2, 1)
         return tensor.contiguous()
@@ -79,7 +79,7 @@ class DeviceWorkspace(Workspace):
         self.coefficients = list(self.current)
 
     def begin(self, scope: RngScope, coefficients: Coefficients) -> None:
-        """Put the epoch's keys and coefficients where captured steps read them."""
+        """Copy the epoch's keys and coefficients to where captured steps read them."""
         super().begin(scope, coefficients)
         self.keys.copy_(self._keys_of(scope))
         table = torch.tensor(coefficients, dtype=self.current.dtype).to(self.current.device)
@@ -109,7 +109,7 @@ class DeviceWorkspace(Workspace):
         return list(self.read)
 
     def _read_gradients(self, leaves: Parameters) -> None:
-        """Give the weights the gradients of their compute weights, beside those of loss terms on the weights themselves."""
+        """Add the gradients of the compute weights to those of loss terms on the weights themselves."""
         if not self.autocast:
             return
         found = {l: gradient for l in self.moving if (gradient := self.read[l - 1].grad) is not None}
@@ -122,7 +122,7 @@ class DeviceWorkspace(Workspace):
 
     @torch.no_grad()
     def update(self, leaves: Parameters) -> None:
-        """All parameters together, where importances are not asked for: a step has hundreds of small tensors."""
+        """Update all parameters together if importances are not needed: a step has hundreds of small tensors."""
         self._read_gradients(leaves)
         optimiser, plan = self.plan.optimiser, self.plan
         if not isinstance(optimiser, SGD) or plan.importance or plan.clip is not None:
@@ -143,7 +143,7 @@ class DeviceWorkspace(Workspace):
         optimiser.update_together([tensor.detach() for _, tensor, _ in moves], gradients, decayed, buffers, self.coefficients[0])
 
     def _dense_mask(self, name: str, tensor: Tensor, mask: Tensor) -> Tensor:
-        """A mask laid out as its tensor, which kernels for many tensors ask for."""
+        """A mask laid out like its tensor, as kernels for many tensors require."""
         if mask.shape == tensor.shape:
             return mask
         if name not in self.dense_masks:

@@ -1,4 +1,4 @@
-"""Kernels for CUDA, in Triton: where a chain of small ones would read the same numbers again and again. Every sum has a fixed order."""
+"""CUDA kernels in Triton, used where several small kernels would reread the same numbers; every sum has a fixed order."""
 
 from afaf.training.cuda.kernels.activation import Draw, Move, activate, add_up, deactivate, move_bias
 from afaf.training.cuda.kernels.cross_entropy import LossBuffers, fused_cross_entropy, tile_of_logits

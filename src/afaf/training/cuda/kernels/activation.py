@@ -1,7 +1,7 @@
 """Bias, ReLU, dropout and pool in one pass, and their gradients in another.
 
-Activations are shaped (images, height, width, neurons), with height = width = 1 in a dense layer. They lie so in memory, too, or with each
-neuron's places next to each other where a dense layer follows.
+Activations are shaped (images, height, width, neurons), with height = width = 1 in a dense layer. They have the same order in memory or,
+if a dense layer follows, each neuron's places are adjacent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from afaf.training.cuda.kernels.language import jit, mix, tl, triton
 
 ROWS, ROWS_BACK, NEURONS = 16, 64, 64  # of a tile of activations, forward and backward
-PARTIAL_SUMS = 512  # at most, of a neuron's gradients, before they are added up
+PARTIAL_SUMS = 512  # at most, of each neuron's gradients
 NO_WINNER = 4  # of a pool in which nothing was positive
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What decides dropout: the epoch's key (on the device, so that a captured step can be given another), the images, the neurons."""
+    """The inputs of dropout: the epoch's key (on the device, so that it can change for a captured step), the images, the neurons."""
 
     key: Tensor  # (2,) int32
     samples: Tensor  # (images,) int32
@@ -30,7 +30,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Move:
-    """What a step of plain SGD on biases needs besides their gradient."""
+    """The inputs of a plain SGD step on biases, besides their gradient."""
 
     bias: Tensor
     moving: Tensor  # 1 where one may move
@@ -73,7 +73,7 @@ def _activate(  # type: ignore[no-untyped-def]
             bits = mix(base[:, None] ^ (word * 0x9E3779B9))
             half = tl.where((position % 2)[:, None] == 1, bits >> 16, bits & 0xFFFF).to(tl.int32)
             value = tl.where((half ^ 0x8000) >= limit, value * scale, 0.0)
-        better = (value > best) | (value != value)  # what is not a number must not be lost
+        better = (value > best) | (value != value)  # NaN must not be lost
         best = tl.where(better, value, best)
         winner = tl.where(better, k, winner)
     out = (image.to(tl.int64) * to_image + place * to_place)[:, None] + (c * to_neuron)[None, :]
@@ -136,9 +136,9 @@ def _add_up(  # type: ignore[no-untyped-def]
 
 
 def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool, by_neuron: bool = False) -> tuple[Tensor, Tensor]:
-    """ReLU of z + bias, dropout, and the maximum over 2x2 places; z is (images, height, width, neurons). Also which place won each pool.
+    """ReLU of z + bias, dropout, and the maximum over 2x2 places; z is (images, height, width, neurons). Also the pools' winners.
 
-    With `by_neuron` a neuron's places are next to each other in memory.
+    With `by_neuron` a neuron's places are adjacent in memory.
     """
     n, height, width, neurons = z.shape
     out_height, out_width = (height // 2, width // 2) if pool else (height, width)
@@ -160,9 +160,9 @@ def activate(z: Tensor, bias: Tensor, draw: Draw | None, pool: bool, by_neuron: 
 def deactivate(
     above: Tensor, saved: Tensor, grad_mask: Tensor | None, scale: float, pool: bool, shape: torch.Size, move: Move | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient of z, from that of the activation and what `activate` gave: the winners of the pool, or h itself.
+    """The gradient of z, from the gradient of the activation and the result of `activate`: the winners of the pool, or h itself.
 
-    Also the bias's, in parts that are yet to be added up; None if it was moved at once, where that is wanted and there is only one part.
+    Also the bias's gradient in parts, to be added up; None if `move` is given and there is only one part: the bias is then updated.
     """
     _, height, width, neurons = shape
     n, out_height, out_width, _ = above.shape
@@ -185,12 +185,12 @@ def deactivate(
 
 
 def _tile(neurons: int) -> int:
-    """How many neurons a program looks at."""
+    """How many neurons a program handles."""
     return NEURONS if neurons > NEURONS // 2 else max(16, 1 << (neurons - 1).bit_length())
 
 
 def _steps(h: Tensor) -> tuple[int, int, int]:
-    """In memory, from an image to the next, from a place to the next, from a neuron to the next."""
+    """The strides in memory of images, places and neurons."""
     to_image, _, to_place, to_neuron = h.stride()
     return to_image, to_place, to_neuron
 

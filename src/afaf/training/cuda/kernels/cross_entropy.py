@@ -1,4 +1,4 @@
-"""Cross-entropy, how many are right, the gradient of the logits and the move of their biases in one pass."""
+"""Cross-entropy, the number of right answers, the gradient of the logits and the update of their biases in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LossBuffers:
     step: Tensor  # the number of the step, on the device
     losses: Tensor  # by step
     right: Tensor
-    moving: Tensor | None = None  # 1 for biases to be moved at once
+    moving: Tensor | None = None  # 1 for biases to be updated at once
     lr: Tensor | None = None  # of these biases
 
 
@@ -45,7 +45,7 @@ def _fused_cross_entropy(  # type: ignore[no-untyped-def]
     power = tl.exp(logits - highest[:, None])
     total = tl.sum(power, axis=1)
     loss = tl.log(total) + highest - tl.sum(tl.where(target, logits, 0.0), axis=1)
-    first = tl.min(tl.where(logits == highest[:, None], c[None, :], CLASSES), axis=1)  # of several that are highest
+    first = tl.min(tl.where(logits == highest[:, None], c[None, :], CLASSES), axis=1)  # the first of several highest
     gradient = (power / total[:, None] - tl.where(target, 1.0, 0.0)) / images
     gradient = tl.where((n < images)[:, None] & counted[None, :], gradient, 0.0)
     tl.store(gradient_at + at, gradient, mask=inside)
@@ -65,7 +65,7 @@ def tile_of_logits(images: int, classes: int) -> int:
 
 
 def fused_cross_entropy(z: Tensor, bias: Tensor, labels: Tensor, buffers: LossBuffers) -> tuple[Tensor, Tensor | None]:
-    """Cross-entropy of z + bias and how many are right, noted for the step; the gradients of z and, unless it was moved, of the bias."""
+    """Store cross-entropy of z + bias and right answers for the step; return the gradients of z and, unless it was updated, of bias."""
     gradient = torch.empty_like(z)
     bias_gradient = torch.empty_like(bias) if buffers.moving is None else None
     images, rows = z.shape

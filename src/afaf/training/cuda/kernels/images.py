@@ -1,4 +1,4 @@
-"""What the first layer sees: images, cropped and flipped; and the maps it makes of them, reading each patch where it lies."""
+"""Kernels for the first layer: crops and flips of images, and a convolution that reads each patch in place."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from afaf.training.task_data import PAD, RngScope, TaskData
 
 PIXELS = 1024  # of a tile of images
 ROWS = 128  # of a tile of patches
-PARTIAL_SUMS = 264  # at most, of the first layer's gradients, before they are added up
-MOST_VALUES, MOST_MAPS = 63, 128  # of a patch, and from it, that one tile holds
+PARTIAL_SUMS = 264  # at most, of the first layer's gradients
+MOST_VALUES, MOST_MAPS = 63, 128  # limits of one tile: values of a patch, maps computed from it
 
 
 @jit
@@ -64,7 +64,7 @@ def _fetch(  # type: ignore[no-untyped-def]
 
 @jit
 def _patches(images_at, r, v, rows, values, channels, height, width, out_height, out_width, size):  # type: ignore[no-untyped-def]
-    """What each place of a convolution sees, as rows of a matrix in the order (row, column, channel); then ones, for the bias."""
+    """The patch at each place of a convolution, as rows of a matrix in the order (row, column, channel); then ones, for the bias."""
     image = r // (out_height * out_width)
     place = r % (out_height * out_width)
     channel, across = v % channels, v // channels
@@ -86,7 +86,7 @@ def _look(  # type: ignore[no-untyped-def]
     seen = _patches(images_at, r, v, rows, values, channels, height, width, out_height, out_width, size)
     weight = tl.load(weight_at + c[None, :] * values + v[:, None], mask=(v < values)[:, None] & (c < neurons)[None, :], other=0.0)
     z = tl.dot(seen.to(weight.dtype), weight, input_precision=PRECISION) + tl.load(bias_at + c, mask=c < neurons, other=0.0)[None, :]
-    h = tl.where((z > 0) | (z != z), z, 0.0)  # what is not a number must not be lost
+    h = tl.where((z > 0) | (z != z), z, 0.0)  # NaN must not be lost
     tl.store(h_at + r.to(tl.int64)[:, None] * neurons + c[None, :], h, mask=(r < rows)[:, None] & (c < neurons)[None, :])
 
 
@@ -113,8 +113,8 @@ def _look_back(  # type: ignore[no-untyped-def]
 
 
 def can_crop(data: TaskData) -> bool:
-    """Whether `crops` knows how: images in the device's memory, cropped, all with the same mean and spread of each channel, and
-    large enough to be mirrored once."""
+    """Whether `crops` supports the data: images in device memory, cropped, with one mean and standard deviation per channel, and large
+    enough to be reflected once."""
     return (
         data.images.dim() == 4
         and data.rotations == data.views == 1
@@ -141,7 +141,7 @@ def crops(data: TaskData, samples: Tensor, scope: RngScope, dtype: torch.dtype) 
 
 
 def fetch(cursor: Tensor, images: int, features: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """So many rows of each from where the cursor, on the device, stands."""
+    """The next `images` rows of each, from the cursor (on the device) on."""
     h, batch_labels, batch_samples = (torch.empty_like(tensor[:images]) for tensor in (features, labels, samples))
     values = h[0].numel()
     _fetch[(triton.cdiv(images * values, PIXELS),)](
@@ -157,7 +157,7 @@ def can_fuse_first_conv(images: Tensor, weight: Tensor) -> bool:
 
 
 def first_conv(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """ReLU of a convolution of images (n, channels, height, width), as (n, height, width, maps). Weights: inputs next to each other."""
+    """ReLU of a convolution of images (n, channels, height, width), as (n, height, width, maps). Weights have adjacent inputs."""
     shape, size = _look_shape(images, weight)
     h = torch.empty(len(images), *shape[6:8], len(weight), dtype=weight.dtype, device=images.device)
     tile, values = _tiles(weight)
@@ -166,7 +166,7 @@ def first_conv(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def first_conv_backward(images: Tensor, weight: Tensor, above: Tensor, h: Tensor, grad_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """From the gradient of what `first_conv` gave: that of the weights, (maps, channels, block), and of the biases. In single precision."""
+    """The gradients of the weights (maps, channels, block) and biases, in single precision, from that of `first_conv`'s result."""
     shape, size = _look_shape(images, weight)
     maps, channels, block = weight.shape
     tile, values = _tiles(weight)

@@ -1,4 +1,4 @@
-"""Triton, where there is one: a CPU build of PyTorch brings none."""
+"""Triton, if it is installed: CPU builds of PyTorch come without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["available", "jit", "like", "mix", "rounding", "tl", "triton"]
 
 
 def available(device: torch.device) -> bool:
-    """Whether kernels can run there."""
+    """Whether kernels can run on this device."""
     return triton is not None and device.type == "cuda"
 
 
@@ -33,7 +33,7 @@ def rounding() -> str:
 
 
 def like(weight: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor of the same shape in the same order in memory."""
+    """The tensor with the same memory order as a weight of its shape."""
     return tensor if tensor.stride() == weight.stride() else torch.empty_like(weight, dtype=tensor.dtype).copy_(tensor)
 
 

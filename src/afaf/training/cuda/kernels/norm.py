@@ -1,7 +1,7 @@
-"""Bias, batch norm and ReLU of a layer: a pass for the statistics and one for the result, and as many for the gradients.
+"""Bias, batch norm and ReLU of a layer: one pass for the statistics and one for the result, and two for the gradients.
 
-Values are shaped (images, height, width, neurons) and lie so in memory. The number of neurons is a multiple of 8, and kernels are given the
-number of eights: so they know that eight values can be loaded at once.
+Values are shaped (images, height, width, neurons) and lie so in memory. The number of neurons is a multiple of 8, and kernels get the
+number of eights, so that the compiler knows that eight values can be loaded at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from afaf.network.ops import EPSILON, MOMENTUM, Norm
 from afaf.training.cuda.kernels.language import available, jit, tl, triton
 
 TILE = 4096  # values in a tile
-PARTS = 512  # at most, that a neuron's sums are made of
+PARTS = 512  # at most, of a neuron's sums
 WARPS = 8  # of the kernel of statistics: more loads in flight. The sums of gradients are faster with fewer
 
 
@@ -31,7 +31,7 @@ class Normalised:
 def _statistics(z_at, parts_at, rows, eights, tiles: tl.constexpr, ROWS: tl.constexpr, NEURONS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Mean and sum of squared distances to it, of each neuron over a part of the rows.
 
-    Every place of a tile keeps both for the values that it has seen (Welford's updates); they are put together once, at the end.
+    Every place of a tile keeps both for the values that it has seen (Welford's updates); they are combined once, at the end.
     """
     neurons = eights * 8
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
@@ -60,7 +60,7 @@ def _finish_statistics(  # type: ignore[no-untyped-def]
     parts_at, bias_at, by_batch_at, mean_at, var_at, used_at, rows, parts, rows_of_part, neurons, momentum, epsilon,
     CHOOSE: tl.constexpr, PARTS: tl.constexpr, NEURONS: tl.constexpr,
 ):  # fmt: skip
-    """Put the parts together; move the running statistics; note what the neurons are normalised by."""
+    """Combine the parts, update the running statistics, and store the values that neurons are normalised by."""
     p = tl.arange(0, PARTS)
     c = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
     inside = (p < parts)[:, None] & (c < neurons)[None, :]
@@ -102,7 +102,7 @@ def _normalise(  # type: ignore[no-untyped-def]
     at = r.to(tl.int64)[:, None] * neurons + c[None, :]
     h = (tl.load(z_at + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * factor[None, :] + shift[None, :]
     if RELU:
-        h = tl.where(h < 0, 0.0, h)  # what is not a number must not be lost
+        h = tl.where(h < 0, 0.0, h)  # NaN must not be lost
     tl.store(h_at + at, h, mask=inside)
 
 
@@ -121,7 +121,7 @@ def _sums(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     NEURONS: tl.constexpr,
 ):
-    """Of each neuron over a part of the rows: the sum of the gradients, and of gradients times normalised values."""
+    """For each neuron, over a part of the rows: the sums of the gradients and of gradients times normalised values."""
     neurons = eights * 8
     c = tl.program_id(1) * NEURONS + tl.arange(0, NEURONS)
     mean = tl.load(used_at + c, mask=c < neurons, other=0.0)
@@ -184,7 +184,7 @@ def _below(  # type: ignore[no-untyped-def]
     plain = tl.load(sums_at + c, mask=c < neurons, other=0.0) / rows
     weighted = tl.load(sums_at + neurons + c, mask=c < neurons, other=0.0) / rows
     factor = gain * inverse
-    if CHOOSE:  # by its running statistics, a value does not depend on those of other images
+    if CHOOSE:  # with running statistics, a value does not depend on other images
         by_batch = tl.load(by_batch_at + c, mask=c < neurons, other=0.0)
         plain *= by_batch
         weighted *= by_batch
@@ -203,7 +203,7 @@ def can_normalise(neurons: int, device: torch.device, dtype: torch.dtype) -> boo
 
 
 def normalise(z: Tensor, bias: Tensor, norm: Norm, by_batch: Tensor | None, relu: bool) -> Normalised:
-    """Batch norm of z + bias and perhaps ReLU. Neurons where `by_batch` is 0 use their running statistics, the others' move."""
+    """Batch norm of z + bias and perhaps ReLU. Neurons where `by_batch` is 0 use running statistics; the others update theirs."""
     rows, neurons = z.numel() // z.shape[-1], z.shape[-1]
     tile = _tiling(rows, neurons)
     parts = torch.empty(tile.parts, 2, neurons, dtype=torch.float32, device=z.device)

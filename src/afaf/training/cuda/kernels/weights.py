@@ -1,7 +1,7 @@
-"""Optimiser steps on weights, with their compute weights and importances, in one kernel. For plain SGD also on the task's connections
-alone, or, where a connection is one weight, together with the gradient.
+"""Optimiser steps on weights, with their compute weights and importances, in one kernel.
 
-Weights are shaped (outputs, inputs, block). In memory either the inputs are next to each other, or the weights of a connection.
+For plain SGD also for the task's connections alone or, if a connection is one weight, together with the gradient. Weights are shaped
+(outputs, inputs, block). In memory either the inputs or the weights of a connection are adjacent.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def update(
 def update_listed(
     listed: Tensor, weight: Tensor, compute_weight: Tensor, gradient: Tensor, lr: Tensor, importance: tuple[Tensor, Tensor] | None
 ) -> None:
-    """`update` of the connections that are listed, by their numbers: each one's weights must lie next to each other."""
+    """`update` of the connections whose indices are listed; each one's weights must be adjacent in memory."""
     block, count = weight.shape[2], len(listed)
     connections, history = (weight, weight) if importance is None else importance
     _update_listed[(triton.cdiv(count, LISTED),)](
@@ -177,7 +177,7 @@ def update_listed(
 def learn(
     above: Tensor, h: Tensor, weight: Tensor, compute_weight: Tensor, moving: Tensor, lr: Tensor, importance: tuple[Tensor, Tensor] | None
 ) -> None:
-    """`update` of connections of one weight, with the gradient that `above`, (images, outputs), and h, (images, inputs), make."""
+    """`update` of connections of one weight, with the gradient computed from `above`, (images, outputs), and h, (images, inputs)."""
     (outputs, inputs, _), images = weight.shape, len(h)
     connections, history = (weight, weight) if importance is None else importance
     _learn[(triton.cdiv(outputs, OUTPUTS), triton.cdiv(inputs, INPUTS))](
