@@ -99,6 +99,20 @@ def test_under_strict_isolation_old_answers_of_afaf_plus_stay() -> None:
     assert torch.allclose(answers[0], answers[2], atol=1e-6)
 
 
+@pytest.mark.parametrize(("method", "settings"), [("spacenet", {"method.strict": True}), ("isolated", {"method.share": 20})])
+def test_without_reuse_afaf_plus_is_spacenet_in_isolation_and_separate_networks(method: str, settings: dict[str, Any]) -> None:
+    """With the same parts and sizes all three are the same computation, bit for bit: none of them can be a control of another."""
+    same = {**QUICK, **ON, "network.name": "resnet10", "network.width": 15, "network.norm": "each", "network.dropout": 0}
+    same |= {"sparse.alloc": 20, "sparse.density": 100, "sparse.fixed": 100, "parts.activations": True, "parts.held_out": 0.1}
+    same |= {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 5e-4, "learn.schedule": "one-cycle", "learn.warmup": 20}
+    same |= {"learn.lr": 0.1, "parts.contrastive": 0.5, "parts.mirror": True, "run.precision": "fp32"}
+    runs = [afaf.run(stream(), "afaf-plus", device="cpu", settings=same), afaf.run(stream(), method, device="cpu", settings=same | settings)]
+    plus, other = (run.model.learner for run in runs if run.model is not None)
+    assert runs[0].R == runs[1].R
+    tensors = [(learner.network.parameters.weights, learner.network.parameters.biases, learner.memory.values()) for learner in (plus, other)]
+    assert all(torch.equal(a, b) for ours, theirs in zip(*tensors, strict=True) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_the_router_knows_nothing_but_sums() -> None:
     """Its head after two tasks is the head of both at once, to the precision in which sums are kept."""
     data = stream()
