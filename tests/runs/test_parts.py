@@ -106,10 +106,15 @@ def test_without_reuse_afaf_plus_is_spacenet_in_isolation_and_separate_networks(
     same |= {"sparse.alloc": 20, "sparse.density": 100, "sparse.fixed": 100, "parts.activations": True, "parts.held_out": 0.1}
     same |= {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 5e-4, "learn.schedule": "one-cycle", "learn.warmup": 20}
     same |= {"learn.lr": 0.1, "parts.contrastive": 0.5, "parts.mirror": True, "run.precision": "fp32"}
-    runs = [afaf.run(stream(), "afaf-plus", device="cpu", settings=same), afaf.run(stream(), method, device="cpu", settings=same | settings)]
+    runs = [
+        afaf.run(stream(), "afaf-plus", device="cpu", settings=same),
+        afaf.run(stream(), method, device="cpu", settings=same | settings),
+    ]
     plus, other = (run.model.learner for run in runs if run.model is not None)
     assert runs[0].R == runs[1].R
-    tensors = [(learner.network.parameters.weights, learner.network.parameters.biases, learner.memory.values()) for learner in (plus, other)]
+    tensors = [
+        (learner.network.parameters.weights, learner.network.parameters.biases, learner.memory.values()) for learner in (plus, other)
+    ]
     assert all(torch.equal(a, b) for ours, theirs in zip(*tensors, strict=True) for a, b in zip(ours, theirs, strict=True))
 
 

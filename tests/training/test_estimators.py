@@ -16,7 +16,7 @@ from afaf.network.spec import Layer, NetworkSpec
 from afaf.network.zoo import describe
 from afaf.randomness import key, uniform_at
 from afaf.training import parameter_importance as estimators
-from afaf.training.parameter_importance import batch_importance, images_at_once, log_likelihood, output_size, per_sample_importance
+from afaf.training.parameter_importance import batch_importance, images_at_once, negative_log_likelihood, output_size, per_sample_importance
 from afaf.training.task_data import RngScope, TaskData
 from conftest import small_stream
 
@@ -121,7 +121,9 @@ def size_of_output(squared: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 COLUMNS = torch.tensor(SEEN)
 LABELS: tuple[estimators.Labels, ...] = ("model", "true", "sampled")
 CASES: dict[str, tuple[Any, Any, Any]] = {  # the measure, the same for a single image, and a(g)
-    **{f"fisher, {labels} labels": (log_likelihood(COLUMNS, labels, KEY), fisher_value(labels), torch.square) for labels in LABELS},
+    **{
+        f"fisher, {labels} labels": (negative_log_likelihood(COLUMNS, labels, KEY), fisher_value(labels), torch.square) for labels in LABELS
+    },
     "mas": (output_size(COLUMNS, squared=False), size_of_output(False), torch.abs),
     "mas, squared": (output_size(COLUMNS, squared=True), size_of_output(True), torch.abs),
 }
@@ -161,7 +163,7 @@ def test_batch_estimate(measure: Any, value: Any, size: Any, norm: bool) -> None
 
 def test_batches_of_one_image_are_the_per_sample_estimate() -> None:
     network, data = tiny(norm=False)
-    measure = log_likelihood(torch.tensor(SEEN), "true", KEY)
+    measure = negative_log_likelihood(torch.tensor(SEEN), "true", KEY)
     singles = batch_importance(network, data, measure, torch.square, batch_size=1, scope=SCOPE)
     assert_same(per_sample_importance(network, data, measure, torch.square), singles)
 
@@ -178,7 +180,7 @@ def test_memory_is_bounded_for_the_papers_network() -> None:
 
 def test_sampled_labels_follow_the_models_probabilities() -> None:
     logits = torch.log(torch.tensor([0.5, 0.0001, 0.3, 0.2])).expand(20000, 4)
-    values = log_likelihood(torch.tensor(SEEN), "sampled", KEY)(logits, torch.zeros(20000), torch.arange(20000))
+    values = negative_log_likelihood(torch.tensor(SEEN), "sampled", KEY)(logits, torch.zeros(20000), torch.arange(20000))
     shares = [float((values - expected).abs().lt(1e-4).float().mean()) for expected in -torch.log(torch.tensor([0.5, 0.3, 0.2])).numpy()]
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
 

@@ -62,7 +62,7 @@ def read_encoded(encoder: Encoder, files: Files, unreadable: Unreadable) -> tupl
 
 
 def answers(path: Path, model: AnyModel, files: Files, skip_unreadable: bool) -> Answers:
-    """Answers to images, in the order of `life.known`. Only a model with an encoder can tell that an image is of no known class."""
+    """Answers to images, in the order of `life.known`. Only a closed-form head can detect images of no known class."""
     unreadable = if_unreadable(skip_unreadable)
     if isinstance(model, Lifelong):
         if model.identity is not None:

@@ -14,7 +14,9 @@ from afaf.lifelong.encoded import Part
 from afaf.lifelong.life import Label
 from afaf.streams.own import Unreadable, report_problems
 
-OnBatch = Callable[[int], None]  # called from any thread with the number of images of a batch that was encoded
+OnBatch = Callable[
+    [int], None
+]  # called from any thread with the number of images of a batch that was encoded, and with 1 for an unreadable file
 
 
 class FileParts:

@@ -61,7 +61,7 @@ LEARN_MORE = (
 
 
 class Lifelong(LearnedModel):
-    """A model and its life. `learn` makes it know more; everything else reads it.
+    """A model and its life. `learn` returns a model that knows more; `rename`, `remove` and `attach` change this one.
 
     With an encoder the network learns from its features: images are encoded first, and vectors are taken as features.
     """

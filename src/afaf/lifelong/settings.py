@@ -41,7 +41,7 @@ class LifelongSettings:
     augment: Augment = "none"
     settings: Any = None  # any other settings: a mapping, or a list of section.key=value
     balance: bool = True  # images of rare classes count more
-    negatives: Negatives = "auto"  # none-of-mine images made from a task's own: auto is always, unless the model is for a single task
+    negatives: Negatives = "auto"  # none-of-mine images made from a task's own; auto: yes, except for a single task of several classes
     validation: Portion = 0.1  # of each class, held out for the accuracy shown and the temperature
     seed: int = 0
 

@@ -22,7 +22,7 @@ from afaf.methods.penalty import PenaltyOptions
 from afaf.methods.regularised import PenaltyMethod
 from afaf.randomness import key
 from afaf.training.learner import Learner
-from afaf.training.parameter_importance import Labels, Measure, log_likelihood
+from afaf.training.parameter_importance import Labels, Measure, negative_log_likelihood
 
 
 @dataclass(frozen=True)
@@ -39,4 +39,4 @@ class EWC(PenaltyMethod[EWCOptions]):
     size = torch.square
 
     def measure(self, learner: Learner, context: TaskContext, columns: Tensor) -> Measure:
-        return log_likelihood(columns, self.options.labels, key(learner.seed, "fisher labels", context.task))
+        return negative_log_likelihood(columns, self.options.labels, key(learner.seed, "fisher labels", context.task))

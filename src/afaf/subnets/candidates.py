@@ -80,7 +80,7 @@ def choose_candidates(score: Tensor, count: int, rule: Rule, generator: torch.Ge
     """R_l^c (Eq. 2): the `count` neurons of highest score, of all neurons or only of those in `among`; ties go to the lowest index.
 
     The score is the mean activation, or with `separating` the separation. Ablations: `random` neurons, or those of `lowest` non-zero
-    activation. Fewer are returned if fewer are in `among`, or active at all.
+    activation. Fewer are returned if `among`, or for `lowest` the active neurons, are fewer.
     """
     neurons = torch.arange(len(score), device=score.device) if among is None else among.to(score.device)
     if rule == "random":

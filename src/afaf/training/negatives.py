@@ -1,7 +1,6 @@
 """Images of none of a task's classes, made from the task's own images: a task with a single class learns to tell its class from them.
 
-Each keeps all or most pixels of an image, but not its content. Which change is made to an image, and how, is a function of
-(seed, task, image).
+Each keeps all or most pixels of an image, but not its content. The changes are drawn by (seed, task), in the order of the images.
 """
 
 from __future__ import annotations

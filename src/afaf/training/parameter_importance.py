@@ -45,7 +45,7 @@ BATCHES_AT_ONCE = 32  # batches whose images are drawn together
 # Measures.
 
 
-def log_likelihood(columns: Tensor, labels: Labels, key: Key) -> Measure:
+def negative_log_likelihood(columns: Tensor, labels: Labels, key: Key) -> Measure:
     """-log p(y|x) among the outputs `columns`, where y is the model's own answer, the true label, or drawn from the model's p(y|x).
 
     Draws are keyed by image: they do not depend on the order or the batches.
