@@ -15,6 +15,7 @@ class PartsModule(nn.Module):
 
     def __init__(self, inference: Inference, model: Lifelong, *, dense: bool = False):
         super().__init__()
+        model = model.copy(torch.device("cpu"))
         learner = model.learner
         network = learner.network if dense else predictor_by_task(learner)
         if network is learner.network:
