@@ -87,12 +87,15 @@ def test_parts_are_exported_with_the_network_of_any_method_and_without_a_removed
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch"])
-def test_a_file_for_others_says_nothing_of_this_machine(form: Any, tmp_path: Path) -> None:
+def test_a_file_for_others_says_nothing_of_this_machine_and_holds_a_weight_once(form: Any, tmp_path: Path) -> None:
     if form == "onnx":
         pytest.importorskip("onnxscript")
-    model, _ = learned(network="mlp")
+    model, _ = learned(method="afaf-plus", network="mlp", settings={"parts.patch": 3, "parts.filters": 8})
     export(model, tmp_path / "m", form)
     assert str(Path(exporting.__file__).parents[1]).encode() not in (tmp_path / "m").read_bytes()
+    if form == "onnx":
+        tensors = [tensor.raw_data for tensor in pytest.importorskip("onnx").load(tmp_path / "m").graph.initializer]
+        assert len(tensors) == len(set(tensors))
 
 
 def test_every_neuron_left_reaches_an_output_and_every_one_removed_reaches_none() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -59,7 +60,7 @@ def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> by
         warnings.simplefilter("ignore")
         written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False, **names)
     assert written is not None
-    for tidy in (passes.DeduplicateHashedInitializersPass(), passes.ClearMetadataAndDocStringPass()):
+    for tidy in (passes.DeduplicateInitializersPass(size_limit=sys.maxsize), passes.ClearMetadataAndDocStringPass()):
         tidy(written.model)
     proto = written.model_proto
     proto.ir_version, proto.producer_name, proto.producer_version = IR, PROGRAM, __version__
