@@ -249,6 +249,25 @@ def test_all_rows_of_a_removed_class_are_gone(turned: tuple[Lifelong, NDArray[An
     assert rest.remove("d")  # the last class of its task
 
 
+@pytest.mark.parametrize("method", ["afaf-plus", "afaf", "spacenet", "isolated"])
+def test_a_removed_task_makes_room_for_another(method: str, turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
+    """Also in lower layers, under strict isolation: the rest of a full model answers as before, and learns again and again."""
+    _, x, labels = turned
+    options = {"parts.patch": 3, "parts.filters": 8} if method == "afaf-plus" else {}
+    options |= {"method.share": 50} if method == "isolated" else {}
+    settings = LifelongSettings(method=method, max_tasks=2, epochs=2, settings=options)
+    model = Lifelong.begin(x[:32], labels[:32], settings, torch.device("cpu")).learn(x[:32], labels[:32])
+    for round in range(3):
+        model = model.learn(x[32:], [f"{label}{round}" for label in labels[32:]])
+        full, before = model.room(2), model.logits(x)[:, :2]
+        model.remove(f"c{round}")
+        assert model.remove(f"d{round}")
+        np.testing.assert_allclose(model.logits(x), before, atol=1e-5)
+        assert model.room(2) > full
+        assert model.problems() == []
+        assert full == 0 or method == "spacenet", "SpaceNet's tasks share neurons: more fit than were asked for"
+
+
 def test_the_neurons_that_the_router_reads_stay_when_the_first_task_is_removed(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
     _, x, labels = turned
     options = {"parts.patch": 3, "parts.filters": 8, "parts.activations": True, "method.strict": True}

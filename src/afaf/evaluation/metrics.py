@@ -82,4 +82,5 @@ def hardly_learned(task: int, accuracy: float, classes: int, remedy: str) -> str
     """A warning if the accuracy on a task's training images in its last epoch is hardly better than guessing; else None."""
     if not is_guessing(accuracy, classes):
         return None
-    return f"task {task} was hardly learned: {accuracy:.0f} % right on its training images, chance is {100 / classes:.0f} %; {remedy}"
+    found = f"{accuracy:.0f} % right on its training images, among {classes} outputs (chance is {100 / classes:.0f} %)"
+    return f"task {task} was hardly learned: {found}; {remedy}"

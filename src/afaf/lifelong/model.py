@@ -35,6 +35,7 @@ from afaf.lifelong.settings import (
 from afaf.lifelong.training import REWIRE_UNTIL, SCHEDULE, Progress, Watch, class_weights
 from afaf.methods import find_method
 from afaf.methods.base import Method, TaskContext
+from afaf.network.ledger import reached_back
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.runs.config import Config, build_config, parse_set
@@ -363,8 +364,8 @@ class Lifelong(LearnedModel):
     def remove(self, label: Label) -> bool:
         """Remove a class: its output weights are deleted, and it is no longer predicted.
 
-        Removing a task's last class frees the task's place in the last hidden layer and returns True. The first task keeps its place if the
-        router reads its neurons (`parts.activations`): the router's sums were made with all of them.
+        Removing a task's last class frees what no other task uses, and returns True. The first task keeps its neurons if the router reads
+        them (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
         last, k = self.spec.E, learner.outputs_per_class
@@ -380,14 +381,16 @@ class Lifelong(LearnedModel):
         return freed
 
     def _give_back(self, task: int) -> None:
-        """Free the neurons of the last hidden layer of a task without classes: no output uses them."""
-        learner, last_hidden = self.learner, self.spec.last_hidden
-        fixed = learner.ledger.fixed(last_hidden)
-        own = fixed == task
-        for l, edge in enumerate(self.spec.edges, 1):
-            if edge.target_group == last_hidden:
-                learner.release(l, (learner.ledger.owner(l) == task) & own[:, None, None])
-        fixed[own] = 0
+        """Free a task's neurons, and its connections into neurons, from which no output of another task is reached."""
+        learner, spec, ledger = self.learner, self.spec, self.learner.ledger
+        others = [row for number, rows in learner.classes_of.items() if number != task for row in rows]
+        outputs = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool, device=learner.network.device) for s in spec.groups}
+        outputs[spec.L][others] = True
+        reached = reached_back(spec, [(owner > 0).any(2) for owner in ledger.owners], outputs)
+        for l, edge in enumerate(spec.edges, 1):
+            learner.release(l, (ledger.owner(l) == task) & ~reached[edge.target_group][:, None, None])
+        for s in spec.hidden_groups:
+            ledger.fixed(s)[(ledger.fixed(s) == task) & ~reached[s]] = 0
 
     def room(self, n_classes: int | None = None) -> int:
         """How many more tasks of `n_classes` (None: as many as in the last task) are certain to get neurons and pairs."""
