@@ -13,6 +13,7 @@ from afaf.streams.tasks import Outline
 
 IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs taken together; by the stream's own network, by others
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
+NEVER = 1_000_000  # the task from which on connections are reused
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.1  # share of a task's images that choose the router's weight; a few say little
@@ -45,7 +46,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
         "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **wide_parts},
-        "method": {"strict": True, "l_reuse": 1, "first_reuse": len(outline) + 2},
+        "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER},
         "run": {"precision": "bf16"},
     }
 
