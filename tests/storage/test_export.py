@@ -94,8 +94,10 @@ def test_a_file_for_others_says_nothing_of_this_machine_and_holds_a_weight_once(
     export(model, tmp_path / "m", form)
     assert str(Path(exporting.__file__).parents[1]).encode() not in (tmp_path / "m").read_bytes()
     if form == "onnx":
-        tensors = [tensor.raw_data for tensor in pytest.importorskip("onnx").load(tmp_path / "m").graph.initializer]
+        graph = pytest.importorskip("onnx").load(tmp_path / "m").graph
+        tensors = [tensor.raw_data for tensor in graph.initializer]
         assert len(tensors) == len(set(tensors))
+        assert {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)} == {"batch"}
 
 
 def test_every_neuron_left_reaches_an_output_and_every_one_removed_reaches_none() -> None:

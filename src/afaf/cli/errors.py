@@ -60,7 +60,7 @@ def print_error(error: Exception) -> int:
     known = explained(error)
     if known is None:
         _error(
-            f"a fault of afaf itself: {type(error).__name__}: {printable_name(error)[:300]}. Please report it, "
+            f"a bug in afaf: {type(error).__name__}: {printable_name(error)[:300]}. Please report it, "
             f"with what the same command prints when {TRACEBACK}=1 is set"
         )
         return FAULT

@@ -198,7 +198,7 @@ def show_learned(path: Path, model: Lifelong, as_json: bool) -> dict[str, Any]:
     if note.accuracy is None:
         say("no image was held out (a class needs at least 1 / validation images), so its accuracy is not known")
     else:
-        say(f"held-out accuracy on these classes, among all {len(life.known)} known: {note.accuracy:.1f} % of {note.held_out} images")
+        say(f"held-out accuracy on these classes ({len(life.known)} known in all): {note.accuracy:.1f} % of {note.held_out} images")
     say("capacity used: " + ", ".join(f"{name} {share:.0f} %" for name, share in used.items()))
     say(f"{room} more tasks of this size fit" if room != 1 else "1 more task of this size fits")
     return about
@@ -263,7 +263,7 @@ class Bar(Progress, training.Progress):
     def began(self, task: int, labels: Sequence[Label], epochs: int) -> None:
         words = f"task {task}, {len(labels)} class{'es' if len(labels) != 1 else ''}"
         self.bar = self.add_task(words, total=epochs, note="")
-        self._line(f"{words}: {epochs} epochs")
+        self._line(f"{words}: {epochs} epoch{'s' if epochs != 1 else ''}")
 
     def epoch_ended(self, report: EpochReport) -> None:
         if report.epoch == 0:  # it takes far longer than any other, since it also prepares the images and the network

@@ -195,7 +195,7 @@ def _sound(path: Path) -> EncodedModel:
 
 def _opened(path: Path) -> EncodedModel:
     if path.is_file() and not has_encoder(path):
-        raise ConfigError(f"{path} is no model of an encoder: only those can forget images or be merged")
+        raise ConfigError(f"{path} is not a model with an encoder: only these can forget images or be merged")
     if not path.is_file():
         raise ConfigError(f"{path}: no such model file")
     return open_encoded(path)

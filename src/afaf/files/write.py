@@ -135,7 +135,9 @@ def check_output(path: Path, kind: Format, inputs: Sequence[Path] = (), *, force
         if not stat.S_ISREG(mode):
             raise OSError(errno.EEXIST, f"it is {kind_of(mode)}; name a file to write to")
         if not force and not is_ours(path, kind):
-            raise OverwriteError(f"{path} exists and was not written by this command: give --force to replace it, or name another file")
+            raise OverwriteError(
+                f"{path} exists and was not written by this command: give --force to replace it, move it, or name another file"
+            )
 
 
 def _is_of(path: Path, given: Path) -> bool:

@@ -226,8 +226,8 @@ class Lifelong(LearnedModel):
             some = ", ".join(repeated[:5]) + (" ..." if len(repeated) > 5 else "")
             raise DataError(
                 f"already learned: {some}. What a task has learned is fixed, so that it is not forgotten: more images of a class cannot "
-                "change it. Leave these images out; or remove the class (afaf classes FILE --remove CLASS) and learn it again from old "
-                "and new images together"
+                "change it. Leave these images out; or remove the class (afaf classes FILE --remove CLASS; in Python remove_class) and "
+                "learn it again from old and new images together"
             )
         most = self.life.max_classes
         if most is not None and len(self.life.every_label) + len(new) > most:

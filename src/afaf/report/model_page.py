@@ -176,7 +176,7 @@ def evaluation_page(model: Path, folder: Path, evaluation: Evaluation) -> Page:
         (f"{evaluation.calibration_error:.3f}", "calibration error", "how far probabilities and accuracy lie apart"),
     ]
     if evaluation.unknown is not None:
-        cards.append((f"{evaluation.unknown:.1f} %", "called none of these", "farther from all classes than 99 % of held-out images"))
+        cards.append((f"{evaluation.unknown:.1f} %", "labelled none of these", "farther from all classes than 99 % of held-out images"))
     calls = [[str(row["call"]), f"{row['images']:,}", f"{row['accuracy']:.1f}"] for row in evaluation.calls]
     wrong = [[row["label"], row["answer"], f"{row['images']:,}"] for row in evaluation.confusion[:30]]
     worst_headings = ["file", "class", "answer", "probability"]
@@ -184,7 +184,7 @@ def evaluation_page(model: Path, folder: Path, evaluation: Evaluation) -> Page:
     apart = evaluation.unknown_classes
     called = "-" if apart.none_of_these is None else f"{apart.none_of_these:,}"
     not_known = html_table(
-        ["classes", "images", "called none of these"], [[shortened(apart.classes), f"{apart.images:,}", called]], words=(0,)
+        ["classes", "images", "labelled none of these"], [[shortened(apart.classes), f"{apart.images:,}", called]], words=(0,)
     )
     sections = (
         Section("numbers", "Evaluation", number_cards(cards)),

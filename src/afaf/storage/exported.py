@@ -64,6 +64,15 @@ def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> by
         tidy(written.model)
     proto = written.model_proto
     proto.ir_version, proto.producer_name, proto.producer_version = IR, PROGRAM, __version__
+    _name_batch(proto.graph)
     need("onnx").helper.set_model_props(proto, {"labels": json.dumps(labels), "afaf": json.dumps(about)})
     data: bytes = proto.SerializeToString()
     return data
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the number of images `batch`, which the exporter gives a number."""
+    shapes = [value.type.tensor_type.shape for value in (*graph.input, *graph.output, *graph.value_info)]
+    symbol = shapes[0].dim[0].dim_param
+    for dim in (dim for shape in shapes for dim in shape.dim if dim.dim_param):
+        dim.dim_param = dim.dim_param.replace(symbol, "batch")
