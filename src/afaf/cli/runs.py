@@ -159,7 +159,7 @@ def results_table(summary: Summary) -> Table:
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """Mean and spread of each method, and its ACC minus that of the first over the same seeds."""
     first = summaries[0].runs[0]
-    names = ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}'s")
+    names = ("runs", *COLUMNS, f"ACC minus\n{escape(first.method)}")
     table = _table(f"{first.stream}: mean ± standard deviation over seeds", "method", names)
     for summary in summaries:
         numbers = [_spread(summary.spread(name)) for name in COLUMNS.values()]
@@ -169,8 +169,8 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 
 def _table(title: str, first: str, names: Sequence[str]) -> Table:
-    numbers = [Column(name, justify="right") for name in names]
-    return Table(first, *numbers, title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    numbers = [Column(name, justify="right", overflow="fold") for name in names]
+    return Table(Column(first, no_wrap=True), *numbers, title=escape(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _number(value: float | None) -> str:
