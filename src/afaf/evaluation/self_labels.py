@@ -25,7 +25,7 @@ def class_logits(predict: Predictor, learner: Learner) -> Predictor:
 
 
 def over_mirror(answer: Predictor, learner: Learner) -> Predictor:
-    """The answer for classes, or for those so far: of mirrored ones the mean over an image and its mirror image."""
+    """Average class scores over an image and its mirror image, for mirrored classes. `answer` may score only the classes learned so far."""
     mirrored = learner.memory.get(MIRRORED)
     if mirrored is None:
         return answer

@@ -79,12 +79,8 @@ class PartsSettings:
         `neurons` are those of the first task's sub-network, by group.
         """
         mirror = 2 if self.mirror else 1
-        inference, params, kept, small = (
-            costs.inference_flops * self.outputs_per_class * mirror,
-            costs.params,
-            dict(costs.kept),
-            costs.small_bytes,
-        )
+        inference = costs.inference_flops * self.outputs_per_class * mirror
+        params, kept, small = costs.params, dict(costs.kept), costs.small_bytes
         if self.mirror:
             kept["mirrored classes"] = 4 * outline.n_classes
         if self.router == "ridge":

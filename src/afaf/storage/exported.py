@@ -71,7 +71,7 @@ def onnx_bytes(program: Any, labels: Sequence[Any], about: dict[str, Any]) -> by
 
 
 def _name_batch(graph: Any) -> None:
-    """Call the number of images `batch`, which the exporter gives a number."""
+    """Name the first dimension `batch`; the exporter gives it a name such as s34."""
     shapes = [value.type.tensor_type.shape for value in (*graph.input, *graph.output, *graph.value_info)]
     symbol = shapes[0].dim[0].dim_param
     for dim in (dim for shape in shapes for dim in shape.dim if dim.dim_param):
