@@ -197,6 +197,7 @@ def worlds(
         "norm_moves": draw(st.booleans()),
         "norms": draw(st.sampled_from(["all", "used"])),
         "strict": draw(st.booleans()) if strict is None else strict,
+        "start_from": draw(st.sampled_from(["random", "previous"])),
     }
     settings = Settings(LearnSettings(epochs=3, batch_size=4, lr=0.1), sparse)
     method: Method[Any]

@@ -16,6 +16,7 @@ from afaf.methods.sparse import SparseMethod, SparseOptions
 from afaf.subnets.allocate import Request, Subnetwork, allocate_free
 from afaf.subnets.consolidate import consolidate
 from afaf.subnets.rewire import DropAndGrow
+from afaf.subnets.warm_start import start_from_previous
 from afaf.training.learner import Learner
 from afaf.training.losses import LossOver
 from afaf.training.plan import LearningPlan, Rewire
@@ -29,6 +30,7 @@ class SpaceNetOptions(SparseOptions):
     norm_moves: bool = True  # batch norm keeps moving in every task (released code); off: frozen after the first
     norms: Literal["all", "used"] = "all"  # which move: all (released code), or those from l_reuse on that the task computes with
     reset_importance: bool = False  # forget the importance of a dropped connection
+    start_from: Literal["random", "previous"] = "random"  # new connections begin with random values, or with those of the previous task
 
 
 S = TypeVar("S", bound=SpaceNetOptions)
@@ -52,6 +54,8 @@ class SpaceNet(SparseMethod[S]):
             new = torch.zeros_like(learner.ledger.owner(l), dtype=torch.bool)
             new.view(-1)[places.to(new.device)] = True
             learner.claim(l, context.task, new)
+        if self.options.start_from == "previous":
+            start_from_previous(learner.network, learner.ledger, subnetwork.record)
         learner.ledger.records.append(subnetwork.record)
 
     def plan(self, learner: Learner, context: TaskContext, phase: int) -> LearningPlan:

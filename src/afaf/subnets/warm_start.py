@@ -1,0 +1,48 @@
+"""Forward transfer by copying: a task's new connections begin with the values that an earlier task has learned.
+
+The k-th neuron that the task drew in a group begins as a copy of the k-th one that the earlier task drew there; neurons that both use stand
+for themselves. The copies then train like all else of the new task, and nothing of the earlier task changes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from afaf.network.ledger import Allocation, Ledger
+from afaf.network.net import Network
+
+
+def start_from_previous(network: Network, ledger: Ledger, record: Allocation) -> None:
+    """Copy weights, biases and norms to a sub-network just allocated, from that of the latest earlier task that still owns connections.
+
+    Connections without a counterpart in other tasks' sub-networks keep their initial values, as do those into the outputs.
+    """
+    earlier = [r for r in ledger.records if r.task < record.task and _owns_any(ledger, r.task)]
+    if not earlier:
+        return
+    spec, parameters, source = network.spec, network.parameters, max(earlier, key=lambda r: r.task)
+    copied = {s: _copied(spec.layer(s).size, source.free.get(s), record.free.get(s), network.device) for s in spec.groups}
+    for l in range(record.l_reuse, spec.E):
+        edge, owner, weight, bias = spec.edge(l), ledger.owner(l), network.weight(l), network.bias(l)
+        rows, columns = copied[edge.target_group], edge.columns(copied[edge.source_group])
+        of_others = (owner[rows][:, columns] > 0) & (owner[rows][:, columns] != record.task)
+        weight.copy_(torch.where((owner == record.task) & of_others, weight[rows][:, columns], weight))
+        bias.copy_(bias[rows])
+    for layer, norm in parameters.norms.items():
+        for tensor in norm.tensors().values():
+            tensor.copy_(tensor[copied[spec.layer(layer).group]])
+
+
+def _owns_any(ledger: Ledger, task: int) -> bool:
+    """Whether a task still owns connections into neurons: not after all of its classes were removed."""
+    return any(bool((owner == task).any()) for owner in ledger.owners[:-1])
+
+
+def _copied(size: int, of_source: Tensor | None, of_target: Tensor | None, device: torch.device) -> Tensor:
+    """For each neuron of a group, the one whose values it gets: its own, unless both tasks drew neurons here."""
+    copied = torch.arange(size)
+    if of_source is not None and of_target is not None:
+        n = min(len(of_source), len(of_target))
+        copied[of_target[:n]] = of_source[:n]
+    return copied.to(device)

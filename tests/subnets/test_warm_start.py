@@ -1,0 +1,94 @@
+"""What `method.start_from=previous` promises: a task begins with what the task before has learned, and changes nothing of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from afaf.methods.base import TaskContext
+from afaf.methods.spacenet import SpaceNet, SpaceNetOptions
+from afaf.network.forward import forward
+from afaf.network.ledger import Allocation
+from afaf.network.subnetwork import part_of
+from afaf.network.zoo import describe
+from afaf.training.learner import Learner
+from afaf.training.settings import LearnSettings, Settings, SparseSettings
+from conftest import small_stream
+from methods.test_sparse_properties import few
+from worlds import World, probe, worlds
+
+
+def own(learner: Learner, task: int) -> Allocation:
+    record = learner.ledger.record_of(task)
+    assert record is not None
+    return record
+
+
+def features(learner: Learner, task: int) -> Tensor:
+    """The last hidden layer of one task's sub-network alone."""
+    spec, drawn = learner.network.spec, own(learner, task).free
+    kept = {**drawn, 1: torch.arange(spec.layer(1).size), spec.L: torch.arange(spec.n_classes)}
+    return forward(spec, part_of(spec, learner.network.parameters, kept), probe(spec), stop=spec.L - 1)
+
+
+@pytest.mark.parametrize("network", ["mlp", "small-cnn", "resnet10", "mobilenet-like"])
+def test_a_task_begins_with_the_features_of_the_previous_one(network: str) -> None:
+    """Where all pairs of a task's neurons are connected, the copy computes the same; trained, it does not, and the original still does."""
+    options = SpaceNetOptions(strict=True, loss_over="seen", start_from="previous")
+    sparse = SparseSettings(alloc={"all": 30}, density={"all": 100}, fixed={"all": 100})
+    method = SpaceNet(options, Settings(LearnSettings(epochs=2, batch_size=4, lr=0.01), sparse))
+    spec = describe(network, (1, 8, 8), 6, width=12, norm="each")
+    before: dict[int, Tensor] = {}
+
+    def started(learner: Learner, context: TaskContext) -> None:
+        before[context.task] = features(learner, context.task)
+
+    def ended(learner: Learner, context: TaskContext) -> None:
+        after = [features(learner, task) for task in range(1, context.task + 1)]
+        assert not torch.allclose(after[-1], before[context.task], atol=1e-3)
+        for task in range(1, context.task):
+            assert torch.allclose(after[task - 1], before[task + 1], atol=1e-6)
+
+    World(spec, method, small_stream([2, 2, 2]), seed=0).learn(after_start=started, after_task=ended)
+
+
+@few
+@given(worlds(strict=None))
+def test_connections_begin_with_the_values_of_their_counterparts(world: World) -> None:
+    """By hand, one connection after the other; those without a counterpart, and all into the outputs, begin with their initial values."""
+    options = replace(world.method.options, start_from="previous")
+    world.method.options = options
+    old: list[Tensor] = []
+
+    def started(learner: Learner, context: TaskContext) -> None:
+        spec, task = learner.network.spec, context.task
+        new = own(learner, task)
+        source = own(learner, task - 1) if task > 1 else None
+        for l, edge in enumerate(spec.edges, 1):
+            owner, initial = learner.ledger.owner(l), learner.network.initial_weights(l)
+            places = torch.nonzero(owner == task).tolist()
+            for o, i, u in places:
+                to, back = counterpart(new, source, edge.target_group, o), counterpart(new, source, edge.source_group, i)
+                back = 0 if edge.diagonal else back
+                copied = l < spec.E and source is not None and 0 < int(owner[to, back, u]) < task
+                value = old[l - 1][to, back] if copied else initial[o, i]
+                at = slice(None) if owner.shape[2] == 1 else u
+                assert torch.equal(learner.network.weight(l)[o, i, at], value[at])
+
+    def ended(learner: Learner, context: TaskContext) -> None:
+        old[:] = [weight.clone() for weight in learner.network.parameters.weights]
+
+    world.learn(after_start=started, after_task=ended)
+
+
+def counterpart(new: Allocation, source: Allocation | None, group: int, neuron: int) -> int:
+    """The neuron that this one takes its values from."""
+    drawn, theirs = new.free.get(group), None if source is None else source.free.get(group)
+    if drawn is None or theirs is None or neuron not in drawn.tolist():
+        return neuron
+    k = drawn.tolist().index(neuron)
+    return int(theirs[k]) if k < len(theirs) else neuron
