@@ -105,7 +105,7 @@ def test_without_reuse_afaf_plus_is_spacenet_in_isolation_and_separate_networks(
     same = {**QUICK, **ON, "network.name": "resnet10", "network.width": 15, "network.norm": "each", "network.dropout": 0}
     same |= {"sparse.alloc": 20, "sparse.density": 100, "sparse.fixed": 100, "parts.activations": True, "parts.held_out": 0.1}
     same |= {"learn.momentum": 0.9, "learn.nesterov": True, "learn.weight_decay": 5e-4, "learn.schedule": "one-cycle", "learn.warmup": 20}
-    same |= {"learn.lr": 0.1, "parts.contrastive": 0.5, "parts.mirror": True, "run.precision": "fp32"}
+    same |= {"learn.lr": 0.1, "parts.contrastive": 0.5, "parts.mirror": True, "method.start_from": "previous", "run.precision": "fp32"}
     runs = [
         afaf.run(stream(), "afaf-plus", device="cpu", settings=same),
         afaf.run(stream(), method, device="cpu", settings=same | settings),

@@ -2,6 +2,9 @@
 
 The k-th neuron that the task drew in a group begins as a copy of the k-th one that the earlier task drew there; neurons that both use stand
 for themselves. The copies then train like all else of the new task, and nothing of the earlier task changes.
+
+From the first connection into the last hidden layer on (in a residual network its last stage), values are initial ones: neurons there
+respond to the earlier task's classes, and copies of them would still do so after the new task is learned.
 """
 
 from __future__ import annotations
@@ -11,27 +14,33 @@ from torch import Tensor
 
 from afaf.network.ledger import Allocation, Ledger
 from afaf.network.net import Network
+from afaf.network.spec import NetworkSpec
 
 
 def start_from_previous(network: Network, ledger: Ledger, record: Allocation) -> None:
     """Copy weights, biases and norms to a sub-network just allocated, from that of the latest earlier task that still owns connections.
 
-    Connections without a counterpart in other tasks' sub-networks keep their initial values, as do those into the outputs.
+    Connections without a counterpart in other tasks' sub-networks keep their initial values.
     """
     earlier = [r for r in ledger.records if r.task < record.task and _owns_any(ledger, r.task)]
     if not earlier:
         return
-    spec, parameters, source = network.spec, network.parameters, max(earlier, key=lambda r: r.task)
+    spec, parameters, source, end = network.spec, network.parameters, max(earlier, key=lambda r: r.task), first_not_copied(network.spec)
     copied = {s: _copied(spec.layer(s).size, source.free.get(s), record.free.get(s), network.device) for s in spec.groups}
-    for l in range(record.l_reuse, spec.E):
+    for l in range(record.l_reuse, end):
         edge, owner, weight, bias = spec.edge(l), ledger.owner(l), network.weight(l), network.bias(l)
         rows, columns = copied[edge.target_group], edge.columns(copied[edge.source_group])
         of_others = (owner[rows][:, columns] > 0) & (owner[rows][:, columns] != record.task)
         weight.copy_(torch.where((owner == record.task) & of_others, weight[rows][:, columns], weight))
         bias.copy_(bias[rows])
-    for layer, norm in parameters.norms.items():
-        for tensor in norm.tensors().values():
+    for layer in (number for number in spec.normed_layers if number < spec.edge(end).target):
+        for tensor in parameters.norms[layer].tensors().values():
             tensor.copy_(tensor[copied[spec.layer(layer).group]])
+
+
+def first_not_copied(spec: NetworkSpec) -> int:
+    """The first W_l that leads into the last hidden layer's group."""
+    return next(l for l in spec.edge_numbers if spec.edge(l).target_group == spec.last_hidden)
 
 
 def _owns_any(ledger: Ledger, task: int) -> bool:
