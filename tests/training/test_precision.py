@@ -11,12 +11,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import afaf
 from afaf.errors import ConfigError
 from afaf.training.cuda.kernels import language
 from afaf.training.engines import find_engine
-from afaf.training.precision import FLAGS, PRECISION, at_work
+from afaf.training.precision import CPU_BF16, FLAGS, PRECISION, at_work, precision_on
 
-CUDA = torch.device("cuda")
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+SETTINGS = {"network.name": "small-cnn", "learn.epochs": 3}
 
 
 def flags() -> list[bool]:
@@ -81,6 +83,37 @@ def test_a_run_computes_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> No
     for other in (CUDA, torch.device("cpu")):
         with at_work("tf32", other):
             assert current == []
+
+
+@pytest.mark.parametrize("instruction", [*CPU_BF16, None])
+def test_a_cpu_computes_in_bf16_only_with_instructions_for_it(instruction: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, instruction: True}, raising=False)
+    assert precision_on("bf16", CPU) == ("bf16" if instruction else "fp32")
+    for precision in ("fp32", "tf32"):
+        assert precision_on(precision, CPU) == "fp32"
+    for precision in ("fp32", "tf32", "bf16"):
+        assert precision_on(precision, CUDA) == precision
+
+
+def test_on_a_cpu_bf16_learns_and_weights_stay_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU without the instructions, which computes the same more slowly."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    half, again, whole = (learned(precision) for precision in ("bf16", "bf16", "fp32"))
+    assert weights(half)[0].dtype == torch.float32
+    assert all(torch.equal(a, b) for a, b in zip(weights(half), weights(again), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(weights(half), weights(whole), strict=True))
+    assert half.acc_task_il is not None
+    assert whole.acc_task_il is not None
+    assert half.acc_task_il == pytest.approx(whole.acc_task_il, abs=10)
+
+
+def learned(precision: str) -> afaf.Results:
+    return afaf.run("split-digits", "afaf-plus", seed=0, device="cpu", settings={**SETTINGS, "run.precision": precision})
+
+
+def weights(results: afaf.Results) -> list[torch.Tensor]:
+    assert results.model is not None
+    return results.model.learner.network.parameters.weights
 
 
 def test_without_triton_no_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:

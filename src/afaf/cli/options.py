@@ -23,7 +23,7 @@ OnOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 SeedOption = Annotated[int, typer.Option(help="The seed.", min=0)]
-PrecisionOption = Annotated[str | None, typer.Option(help="Of matrix products on a GPU: fp32, tf32 (the default) or bf16.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="Of matrix products: fp32, tf32 (the default, on a GPU) or bf16.")]
 
 ModelOption = Annotated[Path, typer.Option("--model", help="The model file, for example model.safetensors.")]
 ModelFile = Annotated[Path, typer.Argument(help="A model file, made by afaf learn or AFAFClassifier.save; or by afaf run.")]

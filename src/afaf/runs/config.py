@@ -66,7 +66,7 @@ class RunSettings:
     validation: Portion = 0.0  # fraction of each task's training images set aside; seeded, stratified
     evaluate_on: Literal["test", "validation"] = "test"
     engine: EngineName = "auto"  # eager: the whole network; compact: the part that matters; graphed: the same, captured (CUDA)
-    precision: Precision = "tf32"  # of matrix products on a GPU, with weights in fp32: fp32, tf32 or bf16
+    precision: Precision = "tf32"  # of matrix products, with weights in fp32; on a CPU fp32, or bf16 if it has instructions for it
     images: CountOrZero = 0  # at most this many of each class in each part, for quick trials; 0: all
     checkpoint: NotNegative | None = 30.0  # seconds between checkpoints, at the end of an epoch; 0: every epoch; none: after tasks
     chunk: Annotated[int, Within(1, 1 << 20)] | None = None  # MiB of an epoch computed ahead; less saves memory; none: the engine's

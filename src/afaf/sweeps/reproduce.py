@@ -33,7 +33,7 @@ from afaf.sweeps.experiments import Experiment, Planned
 from afaf.sweeps.shared_prefix import SharedPrefix, shared_prefix
 from afaf.sweeps.store import Key, Line, Store, numbers_of
 from afaf.training.engines import find_engine
-from afaf.training.precision import at_work
+from afaf.training.precision import at_work, precision_on
 
 COSTS = (
     "params_ratio",
@@ -313,7 +313,7 @@ def _computed_by(job: Job, stream: Stream, device: torch.device, name: str) -> L
         "width": width_of(describe(chosen.name, outline.input_shape, outline.n_classes, norm=chosen.norm, width=chosen.width)),
         "device": name,
         "engine": find_engine(config.run.engine, device).name,
-        "precision": config.run.precision if device.type == "cuda" else "fp32",
+        "precision": precision_on(config.run.precision, device),
     }
 
 

@@ -27,7 +27,7 @@ from afaf.training.learner import Learner
 from afaf.training.loop import learn_epochs
 from afaf.training.optimisers import Coefficients
 from afaf.training.plan import LearningPlan
-from afaf.training.precision import PRECISION, Precision
+from afaf.training.precision import PRECISION, Precision, cpu_autocast
 from afaf.training.report import EpochReport, OnEpoch, Tally
 from afaf.training.step import Workspace, feature_neurons, start_optimiser, take_step
 from afaf.training.task_data import RngScope, TaskData
@@ -64,7 +64,9 @@ class CompactEngine:
             tally = Tally(plan, scope.epoch)
             for (h, labels, samples), of_step in zip(trunk.batches(work, scope), coefficients, strict=True):
                 work.coefficients = of_step
-                tally.add(*take_step(work, h, labels, work.mode(scope, samples)), labels)
+                with cpu_autocast(self.precision, h.device):
+                    loss, logits = take_step(work, h, labels, work.mode(scope, samples))
+                tally.add(loss, logits, labels)
             report = tally.report()
             scatter(work, kept, learner)
             return report

@@ -1,4 +1,4 @@
-"""The precision of matrix products on a GPU: fp32, tf32 or bf16."""
+"""The precision of matrix products: on a GPU fp32, tf32 or bf16; on a CPU bf16 if it has instructions for it, else fp32."""
 
 from __future__ import annotations
 
@@ -66,6 +66,20 @@ class PrecisionFlags:
 
 
 PRECISION = PrecisionFlags()
+CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions; the last on ARM
+
+
+def precision_on(precision: Precision, device: torch.device) -> Precision:
+    """The precision that products really have on a device. Without its instructions, a CPU would take longer in bf16 than in fp32."""
+    if device.type == "cuda":
+        return precision
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # some versions of PyTorch cannot tell
+    return "bf16" if precision == "bf16" and device.type == "cpu" and any(map(capabilities.get, CPU_BF16)) else "fp32"
+
+
+def cpu_autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Compute products in bf16 on a CPU that has instructions for it; does nothing otherwise, on a GPU in particular."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=device.type == "cpu" and precision_on(precision, device) == "bf16")
 
 
 def configure_cuda() -> None:

@@ -17,7 +17,7 @@ NEVER = 1_000_000  # the task from which on connections are reused
 FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.1  # share of a task's images that choose the router's weight; a few say little
-WIDE_PARTS = {"mirror": True, "contrastive": 0.5}  # like method.start_from, measured on ResNet-18 alone
+WIDE_PARTS = {"mirror": True, "contrastive": 0.5}  # measured on ResNet-18 alone
 ENOUGH_TO_SERVE = 1000  # images of the first task, for its neurons to help later ones through the router
 
 
@@ -46,7 +46,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
         },
         "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
         "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **wide_parts},
-        "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER, **({"start_from": "previous"} if wide else {})},
+        "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER},
         "run": {"precision": "bf16"},
     }
 
