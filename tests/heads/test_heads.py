@@ -204,6 +204,20 @@ def test_a_class_with_sums_of_its_own_is_taken_out_without_its_images(name: str)
     assert same(HEADS[name].solve(sums.without(2)), HEADS[name].solve(Sums.of(x[stay], torch.tensor([0, 1, -1, 2, 3])[y[stay]], K - 1)))
 
 
+def test_an_emptied_class_leaves_nothing_but_its_spread() -> None:
+    """The sums are those of the other images, and of deviations from the class's mean, which stay without a class."""
+    x, y = images(6)
+    x = x.double()
+    emptied, others, own = Sums.of(x, y, K).emptied(2), y != 2, x[y == 2]
+    rest = Sums.of(x[others], y[others], K)
+    assert torch.equal(emptied.counts, rest.counts)
+    assert torch.allclose(emptied.totals, rest.totals)
+    deviations = own - own.mean(0)
+    assert torch.allclose(emptied.gram, rest.gram + deviations.T @ deviations)
+    one = Sums.of(x[:1], y[:1], K)
+    assert not one.emptied(int(y[0])).gram.any()
+
+
 def test_the_sums_of_each_class_add_up_and_a_class_without_images_has_none() -> None:
     x, y = images(17)
     sums = Sums.of(x[y != 2], y[y != 2], K, each=True)

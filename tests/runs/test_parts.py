@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from afaf.network.net import Network
 from afaf.network.zoo import describe
 from afaf.runs.job import Job
 from afaf.runs.setup import costs_of, set_up
-from afaf.streams.tasks import Split, Stream
+from afaf.streams.tasks import Preparation, Split, Stream
 from afaf.training.learner import Learner
 from afaf.training.task_data import TaskData
 from conftest import small_stream
@@ -127,10 +128,31 @@ def test_the_router_knows_nothing_but_sums() -> None:
     router = Router(4, 3)
     everything = TaskData([(Split(task.train.images, task.train.labels), task.preparation) for task in data])
     sums = add_images(None, router._features(results.model.learner), everything)
-    alone: dict[str, torch.Tensor] = {}
-    router._solve(alone, sums, everything)
-    assert torch.allclose(memory["weights/router_head"], alone["weights/router_head"], atol=1e-3)
+    alone = copy.deepcopy(results.model.learner)
+    router._solve(alone, sums)
+    assert torch.allclose(memory["weights/router_head"], alone.memory["weights/router_head"], atol=1e-3)
     assert int(memory["router/counts"].sum()) == len(everything)
+
+
+def test_only_images_that_are_flipped_while_they_are_learned_are_mirrored_in_the_sums() -> None:
+    """Also where tasks with and without augmentation are learned together."""
+    x, y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 1), dtype=np.uint8), np.arange(12) % 2
+    plain, flipped = Preparation(), Preparation(augment="crop-flip")
+    mixed = TaskData([(Split(x[:8], y[:8]), plain), (Split(x[8:], y[8:]), flipped)])
+    both = np.concatenate([x, x[8:, :, ::-1]]), np.concatenate([y, y[8:]])
+    sums, expected = (add_images(None, lambda x: x.flatten(1), data) for data in (mixed, TaskData([(Split(*both), plain)])))
+    assert torch.equal(sums.counts, expected.counts)
+    assert torch.allclose(sums.gram, expected.gram)
+
+
+def test_a_class_of_one_image_is_learned_without_holding_it_out() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (33, 8, 8, 1), dtype=np.uint8)
+    y = np.array([0] * 16 + [1] * 15 + [2, 3])
+    data = Stream.from_arrays(x, y, x_test=x[12:], y_test=y[12:], classes_per_task=2)
+    results = afaf.run(data, "afaf", device="cpu", settings={**QUICK, **ON})
+    assert results.model is not None
+    assert results.model.learner.memory["router/counts"].tolist() == [16, 15, 1, 1]
+    assert len(results.model.learner.memory["router/spread"]) == 2
 
 
 def test_the_router_weighs_the_head_by_what_makes_held_out_labels_likely() -> None:

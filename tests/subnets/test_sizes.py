@@ -13,7 +13,7 @@ from afaf.network.zoo import describe
 from afaf.runs.setup import set_up
 from afaf.streams.benchmarks import outline_of
 from afaf.subnets.allocate import Request, allocate_reusing
-from afaf.subnets.sizes import check_percentage, rest, share, sizes
+from afaf.subnets.sizes import check_percentage, equal_share, rest, share, sizes
 
 TABLE = {
     "split-cifar10": ([3, 44, 89, 179, 409, 204, 2], [33, 979, 3982, 18302, 20859, 285]),
@@ -32,6 +32,12 @@ def test_the_papers_numbers(stream: str) -> None:
     alloc, connections = TABLE[stream]
     assert [found.alloc[l] for l in range(1, 8)] == alloc
     assert [found.connections[l] for l in range(1, 7)] == connections
+
+
+@pytest.mark.parametrize("n", range(1, 130))
+def test_an_equal_share_is_the_nth_part(n: int) -> None:
+    for size in (n, 7 * n, 64 * n - 1, 2048):
+        assert share(equal_share(n), size) == size // n
 
 
 def test_shares_are_exact() -> None:

@@ -65,20 +65,25 @@ def test_a_task_begins_with_the_features_of_the_previous_one(network: str) -> No
 @few
 @given(worlds(strict=None))
 def test_connections_begin_with_the_values_of_their_counterparts(world: World) -> None:
-    """By hand, one connection after the other; others, and all from the last hidden layer on, begin with their initial values."""
+    """By hand, one connection after the other; others, and all from the last hidden layer on, begin with their initial values. Biases and
+    norms of neurons that earlier tasks use stay, also without isolation."""
     options = replace(world.method.options, start_from="previous")
     world.method.options = options
     old: list[Tensor] = []
+    small: dict[tuple[int, str], Tensor] = {}
 
     def started(learner: Learner, context: TaskContext) -> None:
         spec, task = learner.network.spec, context.task
         new = own(learner, task)
-        source = own(learner, task - 1) if task > 1 else None
+        source, used = own(learner, task - 1) if task > 1 else None, used_before(learner, task)
+        for (group, name), value in small.items():
+            there = sorted(used[group])
+            assert torch.equal(small_values(learner)[group, name][there], value[there])
         for l, edge in enumerate(spec.edges, 1):
             owner, initial = learner.ledger.owner(l), learner.network.initial_weights(l)
             places = torch.nonzero(owner == task).tolist()
             for o, i, u in places:
-                to, back = counterpart(new, source, edge.target_group, o), counterpart(new, source, edge.source_group, i)
+                to, back = (counterpart(new, source, used, *at) for at in ((edge.target_group, o), (edge.source_group, i)))
                 back = 0 if edge.diagonal else back
                 copied = l < first_not_copied(spec) and source is not None and 0 < int(owner[to, back, u]) < task
                 value = old[l - 1][to, back] if copied else initial[o, i]
@@ -87,14 +92,35 @@ def test_connections_begin_with_the_values_of_their_counterparts(world: World) -
 
     def ended(learner: Learner, context: TaskContext) -> None:
         old[:] = [weight.clone() for weight in learner.network.parameters.weights]
+        small.update({place: value.clone() for place, value in small_values(learner).items()})
 
     world.learn(after_start=started, after_task=ended)
 
 
-def counterpart(new: Allocation, source: Allocation | None, group: int, neuron: int) -> int:
+def small_values(learner: Learner) -> dict[tuple[int, str], Tensor]:
+    """Biases and norms of hidden neurons, by group and name."""
+    spec, parameters = learner.network.spec, learner.network.parameters
+    biases = {(edge.target_group, f"bias {l}"): parameters.biases[l - 1] for l, edge in enumerate(spec.edges[:-1], 1)}
+    norms = parameters.norms.items()
+    tensors = {(spec.layer(n).group, f"{name} {n}"): tensor for n, norm in norms for name, tensor in norm.tensors().items()}
+    return biases | tensors
+
+
+def used_before(learner: Learner, task: int) -> dict[int, set[int]]:
+    """The neurons of each group that have connections of earlier tasks."""
+    found: dict[int, set[int]] = {s: set() for s in learner.network.spec.groups}
+    for l, edge in enumerate(learner.network.spec.edges, 1):
+        owner = learner.ledger.owner(l)
+        for o, i, _ in torch.nonzero((owner > 0) & (owner < task)).tolist():
+            found[edge.target_group].add(o)
+            found[edge.source_group].add(o if edge.diagonal else i)
+    return found
+
+
+def counterpart(new: Allocation, source: Allocation | None, used: dict[int, set[int]], group: int, neuron: int) -> int:
     """The neuron that this one takes its values from."""
     drawn, theirs = new.free.get(group), None if source is None else source.free.get(group)
-    if drawn is None or theirs is None or neuron not in drawn.tolist():
+    unused = [] if drawn is None else [other for other in drawn.tolist() if other not in used[group]]
+    if theirs is None or neuron not in unused or unused.index(neuron) >= len(theirs):
         return neuron
-    k = drawn.tolist().index(neuron)
-    return int(theirs[k]) if k < len(theirs) else neuron
+    return int(theirs[unused.index(neuron)])

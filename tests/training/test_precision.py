@@ -88,11 +88,13 @@ def test_a_run_computes_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("instruction", [*CPU_BF16, None])
 def test_a_cpu_computes_in_bf16_only_with_instructions_for_it(instruction: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, instruction: True}, raising=False)
-    assert precision_on("bf16", CPU) == ("bf16" if instruction else "fp32")
+    assert precision_on("bf16", CPU, "compact") == ("bf16" if instruction else "fp32")
+    assert precision_on("bf16", CPU, "eager") == "fp32"
     for precision in ("fp32", "tf32"):
-        assert precision_on(precision, CPU) == "fp32"
+        assert precision_on(precision, CPU, "compact") == "fp32"
     for precision in ("fp32", "tf32", "bf16"):
-        assert precision_on(precision, CUDA) == precision
+        assert precision_on(precision, CUDA, "graphed") == precision
+    assert precision_on("bf16", CUDA, "compact") == "tf32"
 
 
 def test_on_a_cpu_bf16_learns_and_weights_stay_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ Each task holds out some of its training images to choose the weight that makes 
 temperature, among all classes known when the task was learned. The first task does not count, because there is no other task yet. A few
 images cannot separate similar weights, and too low a weight costs more than too high a one: of all weights within two standard errors of
 the best, the largest is taken. Only mean log-likelihoods and their covariance are kept, no image.
+
+The sums of a removed class lose its mean and its count, so that the class can be learned again under a new id.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from afaf.evaluation.activations import first_task_activations
 from afaf.evaluation.self_labels import over_mirror
+from afaf.exact import exact_on
 from afaf.heads import ridge
 from afaf.heads.calibration import minimum
 from afaf.heads.patches import feature_count, patch_features, whitened_filters
@@ -33,6 +36,7 @@ from afaf.training.task_data import TaskData
 MEMORY, FILTERS, HEAD = "router", "router_filters", "router_head"
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 START = 2.0  # the weight before the second task
+LOWEST = -1e30  # the head's score of a class without images; finite, because differences and multiples of it are computed
 ENOUGH = 40  # held-out images of a task from which the likeliest weight is taken as it is
 Features = Callable[[Tensor], Tensor]
 
@@ -42,7 +46,7 @@ def log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
 
     One more image, of any class, is assumed: if a few images are all answered correctly, this does not prove that every image is.
     """
-    scores, labels, doubt = scores.double().cpu(), labels.cpu(), 1 / (len(labels) + 1)
+    scores, labels, doubt = scores.cpu().double(), labels.cpu(), 1 / (len(labels) + 1)
     temperature = minimum(lambda log_t: float(F.cross_entropy(scores / 10**log_t, labels, label_smoothing=doubt)))
     return -F.cross_entropy(scores / temperature, labels, label_smoothing=doubt, reduction="none")
 
@@ -77,7 +81,8 @@ class Router:
     patch: int
     network: bool = False  # the first task's neurons give features, too
 
-    def learn(self, learner: Learner, data: TaskData, held_out: TaskData, predict: Callable[[Tensor], Tensor]) -> None:
+    @torch.no_grad()
+    def learn(self, learner: Learner, data: TaskData, held_out: TaskData | None, predict: Callable[[Tensor], Tensor]) -> None:
         """Add a task: its features to the sums, its held-out images to the likelihoods. `predict` gives the network's logits of classes."""
         memory = learner.memory
         if f"weights/{FILTERS}" not in memory:
@@ -85,11 +90,23 @@ class Router:
             memory[f"weights/{FILTERS}"], memory[f"biases/{FILTERS}"] = filters
         features = self._features(learner)
         sums = add_images(_sums(memory, data.device), features, data)
-        self._solve(memory, sums, data)
-        self._judge(learner, held_out, predict)
-        sums = add_images(sums, features, held_out)
-        self._solve(memory, sums, data)
-        keep_tensors(memory, MEMORY, {name: tensor.float() for name, tensor in sums.to_tensors().items()})  # half the bytes
+        self._solve(learner, sums)
+        logits = torch.cat([predict(x) for x in (held_out or data).batches()])
+        self._add_spread(learner, logits)
+        if held_out is not None:
+            self._judge(learner, held_out, logits, torch.nonzero(sums.counts)[:, 0])
+            sums = add_images(sums, features, held_out)
+            self._solve(learner, sums)
+        _keep_sums(memory, sums)
+
+    def remove(self, learner: Learner, class_id: int) -> None:
+        """Take a class out of the sums and out of the head, whose scores of other classes stay until a task is learned."""
+        memory = learner.memory
+        if (sums := _sums(memory, learner.network.device)) is not None:
+            _keep_sums(memory, sums.emptied(class_id))
+            row = torch.tensor([class_id], device=learner.network.device)
+            memory[f"weights/{HEAD}"] = memory[f"weights/{HEAD}"].index_fill(0, row, 0.0)
+            memory[f"biases/{HEAD}"] = memory[f"biases/{HEAD}"].index_fill(0, row, LOWEST)
 
     def predictor(self, learner: Learner, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A function from images to the combined scores of all classes; those of classes that are yet to come are the lowest."""
@@ -112,30 +129,30 @@ class Router:
         weights, bias = memory[f"weights/{HEAD}"], memory[f"biases/{HEAD}"]
         return over_mirror(lambda x: F.linear(features(x), weights, bias), learner)
 
-    @torch.no_grad()
-    def _judge(self, learner: Learner, held_out: TaskData, predict: Callable[[Tensor], Tensor]) -> None:
-        """Measure the spread of the task's logits, then how likely each weight makes the labels of its held-out images."""
-        memory, images, head_of = learner.memory, torch.arange(len(held_out), device=held_out.device), self._head(learner)
-        parts = [held_out.batch(part) for part in images.split(512)]
-        logits, labels = torch.cat([predict(x) for x, _ in parts]), torch.cat([y for _, y in parts])
-        head = torch.cat([head_of(x) for x, _ in parts])
+    def _add_spread(self, learner: Learner, logits: Tensor) -> None:
+        """Add the spread of the task's logits to those of the tasks before it."""
         own = sorted({row // learner.outputs_per_class for row in learner.classes_of[learner.tasks_learned]})
-        values = logits[:, own].double().cpu()
+        values = logits[:, own].cpu().double()
         spread = values.std().clamp(min=1e-6).reshape(1) if values.numel() > 1 else values.new_ones(1)  # one image of one class
+        before = learner.memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
+        learner.memory[f"{MEMORY}/spread"] = torch.cat([before, spread])
+
+    def _judge(self, learner: Learner, held_out: TaskData, logits: Tensor, known: Tensor) -> None:
+        """Add how likely each weight makes the labels of the task's held-out images, among the classes `known`: those with images."""
+        memory, head_of = learner.memory, self._head(learner)
         likelihood, covariance = judged(memory)
-        spreads = memory.get(f"{MEMORY}/spread", spread[:0]).cpu()  # on the device in a run that goes on after a stop
-        memory[f"{MEMORY}/spread"] = torch.cat([spreads, spread])
-        scaled = logits[:, : head.shape[1]] / memory[f"{MEMORY}/spread"].mean().item()
         if learner.tasks_learned > 1:
-            each = torch.stack([log_likelihoods(scaled + weight * head, labels) for weight in WEIGHTS], 1)
+            head = torch.cat([head_of(x) for x in held_out.batches()])[:, known]
+            scaled, places = logits[:, known] / memory[f"{MEMORY}/spread"].mean().item(), torch.searchsorted(known, held_out.labels)
+            each = torch.stack([log_likelihoods(scaled + weight * head, places) for weight in WEIGHTS], 1)
             likelihood = likelihood + each.mean(0)
             covariance = covariance + _covariance(each) if len(each) < ENOUGH else covariance
         memory[f"{MEMORY}/likelihood"], memory[f"{MEMORY}/covariance"] = likelihood, covariance
 
-    def _solve(self, memory: Named, sums: Sums, data: TaskData) -> None:
-        head = ridge.solve(sums, balance=False)
-        for name, tensor in ((f"weights/{HEAD}", head.weights), (f"biases/{HEAD}", head.bias)):
-            memory[name] = tensor.to(data.device, data.dtype).contiguous()
+    def _solve(self, learner: Learner, sums: Sums) -> None:
+        head, network = ridge.solve(sums, balance=False), learner.network
+        for name, tensor in ((f"weights/{HEAD}", head.weights), (f"biases/{HEAD}", head.bias.clamp(min=LOWEST))):
+            learner.memory[name] = tensor.to(network.device, network.dtype).contiguous()
 
     def _features(self, learner: Learner) -> Features:
         filters, biases = learner.memory[f"weights/{FILTERS}"], learner.memory[f"biases/{FILTERS}"]
@@ -161,12 +178,15 @@ class Router:
 
 @torch.no_grad()
 def add_images(sums: Sums | None, features: Features, data: TaskData) -> Sums:
-    """The sums with these images among them; where the task's images may be flipped, flipped ones too."""
+    """The sums with these images among them, and with the mirror images of those that are flipped while they are learned."""
     classes = max(0 if sums is None else sums.classes, int(data.labels.max()) + 1)
     for samples in torch.arange(len(data), device=data.device).split(512):
         x, labels = data.batch(samples)
-        for view in (x, x.flip(3)) if data.augments else (x,):
-            more = Sums.of(features(view), labels, classes)
+        views = [(x, labels)]
+        if data.augments and bool((flipped := data.augmented(samples)).any()):
+            views.append((x[flipped].flip(3), labels[flipped]))
+        for view, of_view in views:
+            more = Sums.of(features(view), of_view, classes)
             sums = more if sums is None else sums + more
     assert sums is not None, "a task has images"
     return sums
@@ -181,8 +201,12 @@ def judged(memory: Named) -> tuple[Tensor, Tensor]:
     return likelihood, covariance
 
 
+def _keep_sums(memory: Named, sums: Sums) -> None:
+    keep_tensors(memory, MEMORY, {name: tensor.float() for name, tensor in sums.to_tensors().items()})  # half the bytes
+
+
 def _sums(memory: Named, device: torch.device) -> Sums | None:
     kept = kept_tensors(memory, MEMORY)
     if "gram" not in kept:
         return None
-    return Sums.from_tensors({name: kept[name].cpu().double() for name in ("counts", "totals", "gram")}).to(device)
+    return Sums.from_tensors({name: kept[name].cpu().double() for name in ("counts", "totals", "gram")}).to(exact_on(device))

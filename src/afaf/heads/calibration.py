@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from afaf.exact import exact
 from afaf.heads.lda import shrunk_factor
-from afaf.heads.sums import Linear, Sums, exact
+from afaf.heads.sums import Linear, Sums
 from afaf.randomness import generator
 
 ENOUGH = 10  # with fewer held-out images there is no threshold for "none of these"

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Exact = torch.float64
+from afaf.exact import Exact, exact
+
 ROUNDING = 1e-11  # share of the sum of squares that differences of sums may leave
 
 
@@ -96,6 +97,13 @@ class Sums:
         """The sums of all images but those of a class, whose own Gram matrix was kept; later classes are renumbered."""
         assert self.grams is not None
         return replace(self.take([i for i in range(self.classes) if i != c]), gram=self.gram - unpacked(self.grams[c]))
+
+    def emptied(self, c: int) -> Sums:
+        """Class c without images: its mean and count are gone from all sums. How its images spread stays in the Gram matrix."""
+        others = torch.ones_like(self.counts).index_fill(0, torch.tensor([c], device=self.counts.device), 0)
+        mean_part = torch.outer(self.totals[c], self.means[c])
+        left = self._by_class(lambda rows: rows * others.view(-1, *[1] * (rows.ndim - 1)))
+        return replace(left, gram=self.gram - mean_part).settled()
 
     def _by_class(self, change: Callable[[Tensor], Tensor]) -> Sums:
         grams = None if self.grams is None else change(self.grams)
@@ -184,8 +192,3 @@ def unpacked(triangle: Tensor) -> Tensor:
     gram[rows, columns] = triangle
     gram[columns, rows] = triangle
     return gram
-
-
-def exact(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on the CPU if the device does not support it."""
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(Exact)

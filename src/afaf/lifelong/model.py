@@ -245,6 +245,8 @@ class Lifelong(LearnedModel):
         gone, made_for = len(self.life.labels) - held, self.life.max_tasks
         words = f"the model is full: it holds {held} task{'s' if held != 1 else ''} and was made for {made_for} (max_tasks)"
         anew = "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N)"
+        if self.config.parts.activations and not self.life.known_by_task[0]:
+            raise CapacityError(f"{words}; the first task keeps its place, for the answers read its neurons. {anew}")
         if gone and held < made_for:
             raise CapacityError(f"{words}, but removed ones, {gone} so far, leave connections of lower layers used up. {anew}")
         remove = "or remove all classes of a task, which gives its place back (afaf classes FILE --remove CLASS)"
@@ -368,6 +370,7 @@ class Lifelong(LearnedModel):
         them (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
+        self.parts.remove(learner, class_id)
         last, k = self.spec.E, learner.outputs_per_class
         rows = slice(k * class_id, k * (class_id + 1))
         outputs = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
@@ -390,10 +393,12 @@ class Lifelong(LearnedModel):
         for l, edge in enumerate(spec.edges, 1):
             learner.release(l, (ledger.owner(l) == task) & ~reached[edge.target_group][:, None, None])
         for s in spec.hidden_groups:
-            ledger.fixed(s)[(ledger.fixed(s) == task) & ~reached[s]] = 0
+            free = (ledger.fixed(s) == task) & ~reached[s]
+            ledger.fixed(s)[free] = 0
+            learner.network.reset_neurons(s, free)
 
     def room(self, n_classes: int | None = None) -> int:
-        """How many more tasks of `n_classes` (None: as many as in the last task) are certain to get neurons and pairs."""
+        """How many more tasks of `n_classes` (None: as many as in the last task) are expected to get neurons and pairs."""
         if not self._has_subnetworks:  # tasks use up no neurons
             return max(0, self.life.max_tasks - len(self.life.labels))
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)

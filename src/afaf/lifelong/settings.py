@@ -123,9 +123,10 @@ def lifelong_table(outline: Outline, settings: LifelongSettings) -> Table:
     name = settings.network or suitable_network(outline)
     batch_size = settings.batch_size or BATCH_SIZE
     epochs = settings.epochs or suitable_epochs(outline.train_counts[0], batch_size)
-    how = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}, "run": {"precision": "fp32"}}
+    how: Table = {"learn": {"epochs": epochs, "batch_size": batch_size, "lr": settings.lr or 0.1}}
     if is_plus(find_method(settings.method)):
         return {"network": {"name": name}, **how}
+    how["run"] = {"precision": "fp32"}
     if settings.method != METHOD or name not in CHAINS or setting_in(settings_tables(None, settings.settings), "method", "strict"):
         return {"network": {"name": name, "norm": own_norm(name)}, **how}  # sizes come from the network, as in any run
     share = 10000 // n_tasks / 100  # percent, rounded down so that all tasks fit

@@ -73,7 +73,7 @@ class Method(CostModel, Generic[O]):
         """End the task: consolidate, or compute the method's state for later tasks."""
 
     def room(self, learner: Learner, task: int, n_classes: int) -> int:
-        """The number of tasks of this many classes, the first numbered `task`, that are certain to fit; 0 if the method cannot tell."""
+        """The number of tasks of this many classes, the first numbered `task`, that are expected to fit; 0 if the method cannot tell."""
         return 0
 
     def tuned_with(self) -> dict[str, Any]:

@@ -71,7 +71,10 @@ class SparseMethod(SparseCosts, Method[S]):
         return self.options.strict
 
     def room(self, learner: Learner, task: int, n_classes: int) -> int:
-        """From the free neurons of the last hidden layer and the unowned pairs below; pairs into that layer are always new."""
+        """From the free neurons of the last hidden layer and the unowned pairs below; pairs into that layer are always new.
+
+        A task that reuses may still be refused before it is trained: how many neurons and pairs it finds depends on its candidates.
+        """
         ledger, spec, first = learner.ledger, learner.network.spec, task
         last_hidden = spec.last_hidden
         free = len(ledger.free_neurons(last_hidden))

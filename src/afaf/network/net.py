@@ -94,6 +94,16 @@ class Network:
             weight[places] = self._initial("weights", l, places)
             first += len(part)
 
+    def reset_neurons(self, group: int, neurons: Tensor) -> None:
+        """Give these neurons of a group (a mask) the initial biases and norms."""
+        for l, edge in enumerate(self.spec.edges, 1):
+            if edge.target_group == group:
+                self.bias(l)[neurons] = self.initial_bias(l)[neurons]
+        for layer, norm in self.parameters.norms.items():
+            if self.spec.layer(layer).group == group:
+                for tensor, initial in zip(norm.tensors().values(), self._initial_norm(layer).tensors().values(), strict=True):
+                    tensor[neurons] = initial[neurons]
+
     def grow_outputs(self, rows: int) -> None:
         """Append output rows, with the initial values they would have had if reserved from the start."""
         self.spec = self.spec.with_classes(self.spec.n_classes + rows)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from afaf.bounds import Count, NotNegative, Within
 from afaf.costing.predict import Costs, predict_costs
@@ -110,7 +112,7 @@ class PreparedTask:
     rows: tuple[int, ...]  # output rows
     data: TaskData
     images: TaskData | None = None  # the same images upright, labelled by class, for the router
-    held_out: TaskData | None = None  # images that were not learned from
+    held_out: TaskData | None = None  # images that were not learned from; None if no class has two images
     mirrored: tuple[int, ...] = ()  # classes whose images are mirrored while they are learned
 
 
@@ -131,8 +133,9 @@ class Parts:
         splits = [(task.train, task.preparation) for task in tasks]
         images = held_out = None
         if self.router is not None:
-            cuts = [stratified(task.train.labels, self.settings.held_out, self.seed, "held out by parts") for task in tasks]
-            held_out = self._data([(task.train.take(aside), task.preparation) for task, (_, aside) in zip(tasks, cuts, strict=True)])
+            cuts = [held_aside(task.train.labels, self.settings.held_out, self.seed) for task in tasks]
+            aside = [(task.train.take(chosen), task.preparation) for task, (_, chosen) in zip(tasks, cuts, strict=True) if len(chosen)]
+            held_out = self._data(aside) if aside else None
             splits = [(task.train.take(kept), task.preparation) for task, (kept, _) in zip(tasks, cuts, strict=True)]
             images = self._data(splits)
         k = self.settings.outputs_per_class
@@ -154,8 +157,13 @@ class Parts:
             flags[: len(before)] = before
             flags[list(prepared.mirrored)] = 1
             learner.memory[MIRRORED] = flags
-        if self.router is not None and prepared.images is not None and prepared.held_out is not None:
+        if self.router is not None and prepared.images is not None:
             self.router.learn(learner, prepared.images, prepared.held_out, class_logits(predict, learner))
+
+    def remove(self, learner: Learner, class_id: int) -> None:
+        """Forget a class that is no longer predicted, as far as that needs no images."""
+        if self.router is not None:
+            self.router.remove(learner, class_id)
 
     def predictor(self, learner: Learner, predict: Predictor) -> Predictor:
         """A function from images to scores of classes, given one to logits of output rows."""
@@ -164,3 +172,10 @@ class Parts:
 
     def _data(self, splits: Sequence[tuple[Split, Preparation]], rotations: int = 1) -> TaskData:
         return TaskData(splits, self.device, self.dtype, rotations=rotations)
+
+
+def held_aside(labels: NDArray[Any], fraction: float, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Indices of the images that are learned, and of those held out: some of each class that has at least two images."""
+    several = np.bincount(labels)[labels] > 1
+    aside = stratified(np.where(several, labels, -1), fraction, seed, "held out by parts")[1] if several.any() else labels[:0]
+    return np.setdiff1d(np.arange(len(labels)), aside), aside

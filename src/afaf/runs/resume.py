@@ -29,7 +29,7 @@ from afaf.runs.job import Job, method_class, settings_tables
 from afaf.runs.mirror import local_copy
 from afaf.runs.progress import RunState
 from afaf.runs.results import Results
-from afaf.runs.runner import Run, is_same_data
+from afaf.runs.runner import Run, is_same_data, precision_used
 from afaf.runs.setup import Setup, restrict, set_up
 from afaf.runs.stop import StopToken
 from afaf.streams.tasks import Stream
@@ -278,10 +278,12 @@ def _check_same_network(about: Mapping[str, Any], setup: Setup) -> None:
 
 
 def _warn_if_elsewhere(about: Mapping[str, Any], run: Run) -> None:
-    """Warn if device or PyTorch version differ: the bits may differ then."""
+    """Warn if device, PyTorch version or precision differ: the bits may differ then."""
+    precision = precision_used(run.config, run.device)
     for what, before, now in (
         ("device", about.get("device_name"), device_name(run.device)),
         ("PyTorch", about.get("torch"), torch.__version__),
+        ("precision", about.get("precision", precision), precision),  # earlier versions did not write it
     ):
         if before != now:
             message = f"the run began with {what} {before} and continues with {now}: the last bits of its numbers may differ"

@@ -21,7 +21,7 @@ from afaf.methods.base import Predictor, TaskContext
 from afaf.network.net import Network
 from afaf.network.zoo import network_name, width_of
 from afaf.runs.checkpoint import Checkpoints, Restored
-from afaf.runs.config import Table
+from afaf.runs.config import Config, Table
 from afaf.runs.device import device_name, find_device, suitable_threads
 from afaf.runs.events import EpochEnded, OnEvent, RunResumed, RunStarted, StateReached, TaskEnded, TaskStarted, Warned, ignore
 from afaf.runs.failure import explain_errors
@@ -39,7 +39,7 @@ from afaf.streams.tasks import Stream, Task
 from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
-from afaf.training.precision import at_work
+from afaf.training.precision import Precision, at_work, precision_on
 from afaf.training.report import EpochReport
 from afaf.training.task_data import TaskData
 from afaf.version import __version__
@@ -90,8 +90,14 @@ def _description(job: Job, stream: Stream, setup: Setup, device: torch.device) -
         "seed": job.seed,
         "device": str(device),
         "device_name": device_name(device),
+        "precision": precision_used(setup.config, device),
         "config": setup.config.to_dict(),
     }
+
+
+def precision_used(config: Config, device: torch.device) -> Precision:
+    """The precision of products while a run learns on this device."""
+    return precision_on(config.run.precision, device, find_engine(config.run.engine, device).name)
 
 
 def data_digest(stream: Stream, *, sampled: bool = False) -> str:

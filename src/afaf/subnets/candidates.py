@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from afaf.exact import exact
 from afaf.network.net import Network
 
 FLOOR = 1e-6
@@ -21,7 +22,7 @@ def mean_activation(network: Network, batches: Iterable[Tensor]) -> dict[int, Te
     count = 0
 
     def add(layer: int, h: Tensor) -> None:
-        total = h.double().sum(dim=[0, *range(2, h.dim())])
+        total = exact(h).sum(dim=[0, *range(2, h.dim())])
         totals[layer] = totals[layer] + total if layer in totals else total
 
     for x in batches:
@@ -59,7 +60,7 @@ def _sums(network: Network, batches: Iterable[Tensor]) -> dict[int, Tensor]:
     sums: dict[int, Tensor] = {}
 
     def add(layer: int, h: Tensor) -> None:
-        values = h.double().flatten(2).sum(2) if h.dim() > 2 else h.double()
+        values = exact(h).flatten(2).sum(2) if h.dim() > 2 else exact(h)
         more = torch.stack([torch.ones_like(values).sum(0), values.sum(0), values.square().sum(0)])
         sums[layer] = sums[layer] + more if layer in sums else more
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 from typing import Annotated
 
 from afaf.checked import Shorthand
@@ -32,6 +32,11 @@ class Sizes:
 def share(percent: float, of: int) -> int:
     """percent % of a whole number, rounded down."""
     return floor(Fraction(str(percent)) * of / 100)
+
+
+def equal_share(n: int) -> float:
+    """The percentage with which each of n tasks gets the n-th part of a layer; rounded up, because `share` rounds down."""
+    return ceil(10**8 / n) / 10**6
 
 
 def rest(percent: float, of: int) -> int:

@@ -307,13 +307,13 @@ def _config(job: Job, stream: Stream) -> Config:
 def _computed_by(job: Job, stream: Stream, device: torch.device, name: str) -> Line:
     """The network that was trained, its width even if the preset or the network chose it, and the device, engine and precision."""
     config, outline = _config(job, stream), stream.outline
-    chosen = config.network
+    chosen, engine = config.network, find_engine(config.run.engine, device).name
     return {
         "network": chosen.name,
         "width": width_of(describe(chosen.name, outline.input_shape, outline.n_classes, norm=chosen.norm, width=chosen.width)),
         "device": name,
-        "engine": find_engine(config.run.engine, device).name,
-        "precision": precision_on(config.run.precision, device),
+        "engine": engine,
+        "precision": precision_on(config.run.precision, device, engine),
     }
 
 

@@ -69,17 +69,22 @@ PRECISION = PrecisionFlags()
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions; the last on ARM
 
 
-def precision_on(precision: Precision, device: torch.device) -> Precision:
-    """The precision that products really have on a device. Without its instructions, a CPU would take longer in bf16 than in fp32."""
+def precision_on(precision: Precision, device: torch.device, engine: str) -> Precision:
+    """The precision that products of a training step really have: bf16 needs an engine for it and, on a CPU, instructions for it."""
     if device.type == "cuda":
-        return precision
+        return "tf32" if precision == "bf16" and engine != "graphed" else precision
+    return "bf16" if precision == "bf16" and engine == "compact" and device.type == "cpu" and computes_bf16() else "fp32"
+
+
+def computes_bf16() -> bool:
+    """Whether this CPU has instructions for bf16; without them, it would take longer than in fp32."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # some versions of PyTorch cannot tell
-    return "bf16" if precision == "bf16" and device.type == "cpu" and any(map(capabilities.get, CPU_BF16)) else "fp32"
+    return any(map(capabilities.get, CPU_BF16))
 
 
 def cpu_autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[None]:
     """Compute products in bf16 on a CPU that has instructions for it; does nothing otherwise, on a GPU in particular."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=device.type == "cpu" and precision_on(precision, device) == "bf16")
+    return torch.autocast("cpu", torch.bfloat16, enabled=device.type == "cpu" and precision == "bf16" and computes_bf16())
 
 
 def configure_cuda() -> None:

@@ -49,7 +49,7 @@ class Tally:
         losses = torch.stack(self.losses)
         check_finite(losses, self.plan, self.epoch)
         n = sum(self.sizes)
-        loss = float((losses.double().cpu() * torch.tensor(self.sizes)).sum()) / n
+        loss = float((losses.cpu().double() * torch.tensor(self.sizes)).sum()) / n
         return EpochReport(
             self.plan.task, self.plan.phase, self.epoch, self.plan.epochs, loss, 100 * int(torch.stack(self.right).sum()) / n
         )

@@ -130,6 +130,11 @@ class TaskData:
         for part in samples.split(size):
             yield self.batch(part)[0]
 
+    def augmented(self, samples: Tensor) -> Tensor:
+        """Which of these samples are cropped and flipped while they are learned."""
+        index = samples // (self.rotations * self.views)
+        return (self._crops_of | self._resizes_of)[self._group[index]]
+
     def _places(self, index: Tensor) -> Tensor:
         """The indices of these images in `images`."""
         index = index.to(self.images.device)

@@ -10,6 +10,7 @@ from afaf.methods.base import Method
 from afaf.network.zoo import describe, find_network
 from afaf.runs.config import build_config
 from afaf.streams.tasks import Outline
+from afaf.subnets.sizes import equal_share
 
 IMAGES, IMAGES_WIDE = 400_000, 600_000  # that a task is learned from, epochs taken together; by the stream's own network, by others
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 100
@@ -44,7 +45,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
             "schedule": "one-cycle",
             "warmup": 20.0,
         },
-        "sparse": {"alloc": {"all": 10000 // len(outline) / 100}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
+        "sparse": {"alloc": {"all": equal_share(len(outline))}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
         "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **wide_parts},
         "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER},
         "run": {"precision": "bf16"},
