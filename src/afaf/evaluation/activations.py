@@ -35,7 +35,7 @@ def activation_flops(spec: NetworkSpec, neurons: Mapping[int, int]) -> int:
 
 
 def first_task_activations(learner: Learner) -> Callable[[Tensor], Tensor]:
-    """A function from images to features (n, d): each layer's, and all together, have length 1; the square root evens them out."""
+    """A function from images to features (n, d): the square roots of mean activations, scaled to length 1 layer by layer and together."""
     spec, device = learner.network.spec, learner.network.device
     kept = {s: torch.nonzero(learner.ledger.fixed(s) == 1).flatten() for s in spec.hidden_groups}
     kept |= {1: torch.arange(spec.layer(1).size, device=device), spec.L: torch.tensor(learner.classes_of[1], device=device)}

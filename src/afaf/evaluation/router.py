@@ -44,7 +44,7 @@ Features = Callable[[Tensor], Tensor]
 def log_likelihoods(scores: Tensor, labels: Tensor) -> Tensor:
     """(images): the labels' log-likelihoods with the softmax temperature that makes them likeliest, on the host.
 
-    One more image, of any class, is assumed: if a few images are all answered correctly, this does not prove that every image is.
+    Labels are smoothed as if one more image with a random label had been held out: a few right answers do not prove that all are right.
     """
     scores, labels, doubt = scores.cpu().double(), labels.cpu(), 1 / (len(labels) + 1)
     temperature = minimum(lambda log_t: float(F.cross_entropy(scores / 10**log_t, labels, label_smoothing=doubt)))
@@ -67,7 +67,7 @@ def choose_weight(likelihood: Tensor, covariance: Tensor) -> float:
 
 
 def _covariance(each: Tensor) -> Tensor:
-    """The covariance of means over images of the columns; a single image may be as far off as its values are large."""
+    """The covariance of the columns' means over images; of a single image, the products of its values."""
     if len(each) == 1:
         return each.T @ each
     return torch.cov(each.T) / len(each)

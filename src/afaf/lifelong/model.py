@@ -241,7 +241,7 @@ class Lifelong(LearnedModel):
         """A place that a removed task gave back counts as free; connections that it left in lower layers do not."""
         if self.room(n_classes) > 0:
             return
-        held = sum(bool(labels) for labels in self.life.known_by_task)
+        held = self._tasks_held
         gone, made_for = len(self.life.labels) - held, self.life.max_tasks
         words = f"the model is full: it holds {held} task{'s' if held != 1 else ''} and was made for {made_for} (max_tasks)"
         anew = "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N)"
@@ -399,7 +399,13 @@ class Lifelong(LearnedModel):
 
     def room(self, n_classes: int | None = None) -> int:
         """How many more tasks of `n_classes` (None: as many as in the last task) are expected to get neurons and pairs."""
+        left = max(0, self.life.max_tasks - self._tasks_held)
         if not self._has_subnetworks:  # tasks use up no neurons
-            return max(0, self.life.max_tasks - len(self.life.labels))
+            return left
         n_classes = n_classes or (len(self.life.labels[-1]) if self.life.labels else 1)
-        return self.method.room(self.learner, len(self.life.labels) + 1, n_classes)
+        return min(left, self.method.room(self.learner, len(self.life.labels) + 1, n_classes))
+
+    @property
+    def _tasks_held(self) -> int:
+        """Tasks that count against `max_tasks`: those with classes left; of a method without sub-networks, all that were learned."""
+        return sum(bool(labels) or not self._has_subnetworks for labels in self.life.known_by_task)

@@ -133,7 +133,8 @@ def draw_free(request: Request, l: int, count: int, excluding: Tensor | None = N
 def _group_by_group(spec: NetworkSpec, l: int, free: Tensor, drawn: Neurons) -> Tensor:
     """Reorder free neurons that a grouped convolution reads or writes: group by group, so that the first ones can be connected.
 
-    Groups with the most neurons drawn at its other end come first, then those with the most free neurons, then the lowest.
+    The first groups are those in which most neurons were drawn at the other end of the convolution; of equal ones, those with more free
+    neurons; of equal ones again, those with lower numbers.
     """
     edge = next((e for e in spec.edges if e.groups > 1 and l in (e.source_group, e.target_group)), None)
     if edge is None:

@@ -20,9 +20,11 @@ def check_capacity(
 ) -> None:
     """Refuse a stream in which a task is certain to find no free neuron in some layer, or no connection.
 
-    Only neurons that a task is certain to fix are counted: under strict isolation all free ones that it draws (`free_drawn`), without reuse
-    fixed_l, and with orthogonal output weights all that it draws in the last hidden layer. Otherwise a reusing task may fix fewer; the
-    number is known only once it is learned.
+    Only neurons that a task is certain to fix are counted:
+    - under strict isolation all free ones that it draws (`free_drawn`);
+    - without reuse fixed_l;
+    - with orthogonal output weights all that it draws in the last hidden layer.
+    A task that reuses may fix fewer otherwise; the number is known only once it is learned.
     """
     left: dict[int, list[int]] = {}  # neurons a task can draw at most, by group and task
     for l in spec.hidden_groups:
