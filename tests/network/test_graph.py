@@ -309,6 +309,6 @@ def test_pairs_that_do_not_exist_cannot_be_owned() -> None:
     with pytest.raises(ValueError, match="W_2"):
         learner.claim(2, 1, torch.ones_like(learner.ledger.owner(2), dtype=torch.bool))
     for owner in (0, 1):
-        tensors["owner/2"] = torch.full_like(tensors["owner/2"], owner)
+        tensors["owner/2"] = torch.full_like(learner.ledger.owner(2), owner)
         with pytest.raises(ValueError, match="owner/2"):
             build(about, tensors, torch.device("cpu"))

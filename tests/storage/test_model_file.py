@@ -24,6 +24,7 @@ from conftest import small_stream
 QUICK = {"learn.epochs": 2, "learn.batch_size": 8, "network.name": "mlp"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "afaf": ("afaf", {}),
+    "afaf-plus": ("afaf-plus", {"parts.rotations": False}),
     "weights as units": ("spacenet", {"sparse.unit": "weight"}),
     "packnet": ("packnet", {"method.share": 30.0, "method.retrain_epochs": 1}),
     "mas, a term for each task": ("mas", {"method.blend": "separate"}),
@@ -97,6 +98,30 @@ def test_records_come_back_whether_a_file_holds_all_of_them_or_what_they_follow_
     path.write_bytes(encode(lacking, about))
     with pytest.raises(FileError, match="record"):
         Model.load(path)
+
+
+def test_a_file_holds_only_owners_that_its_records_do_not_imply(tmp_path: Path) -> None:
+    model, path = model_of("afaf-plus", {}), tmp_path / "model.safetensors"
+    ledger, edges = model.learner.ledger, model.learner.network.spec.edge_numbers
+    assert not any(name.startswith("owner/") for name in stored_tensors(model.learner))
+    about = {name: value for name, value in model_about(model).items() if name != "sha256"}
+    path.write_bytes(encode(stored_tensors(model.learner) | {f"owner/{l}": ledger.owner(l) for l in edges}, about))  # as older files do
+    assert all(torch.equal(Model.load(path).learner.ledger.owner(l), ledger.owner(l)) for l in edges)
+
+    model.learner.release(2, first_owned(ledger.owner(2)))
+    assert [name for name in stored_tensors(model.learner) if name.startswith("owner/")] == ["owner/2"]
+    back = Model.from_bytes(model.to_bytes()).learner
+    assert all(torch.equal(back.ledger.owner(l), ledger.owner(l)) for l in edges)
+    lacking = {name: tensor for name, tensor in stored_tensors(model.learner).items() if name != "owner/2"}
+    path.write_bytes(encode(lacking, about))
+    with pytest.raises(FileError, match="W_2"):
+        Model.load(path)
+
+
+def first_owned(owner: torch.Tensor) -> torch.Tensor:
+    where = torch.zeros_like(owner, dtype=torch.bool)
+    where.view(-1)[int(torch.nonzero(owner.view(-1) > 0)[0])] = True
+    return where
 
 
 def test_a_file_of_a_newer_format_says_what_to_do(tmp_path: Path) -> None:

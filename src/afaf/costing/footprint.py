@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -82,10 +82,9 @@ def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
     return sum(2 * spec.edge(l).positions * count for l, count in live.items())
 
 
-def ledger_bytes(spec: NetworkSpec, unit: Unit) -> dict[str, int]:
-    """Bytes of the ledger: the owner of every connection (or weight), and the task that fixed each neuron."""
-    places = sum(prod(edge.shape[: 3 if unit == "weight" else 2]) for edge in spec.edges)
-    return {"owners": 2 * places, "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.groups)}
+def owner_bytes(spec: NetworkSpec, unit: Unit, stored: Iterable[int]) -> int:
+    """Bytes of the owners of all connections (or weights) of these W_l."""
+    return 2 * sum(prod(spec.edge(l).shape[: 3 if unit == "weight" else 2]) for l in stored)
 
 
 def small_bytes(spec: NetworkSpec) -> int:

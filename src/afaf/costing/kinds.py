@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import prod
 
-from afaf.costing.footprint import CostModel, Footprint, forward_work, ledger_bytes, samples_of, small_bytes
+from afaf.costing.footprint import CostModel, Footprint, forward_work, owner_bytes, samples_of, small_bytes
 from afaf.heads.patches import feature_count
 from afaf.network.spec import NetworkSpec
 from afaf.streams.tasks import Outline
@@ -60,9 +60,19 @@ class SparseCosts(CostModel):
         return prints
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        records = [self._record_bytes(spec, task, n) for task, n in enumerate(outline.classes_per_task, 1)]
-        kept = {**ledger_bytes(spec, self.unit), "records of allocations": sum(records)}
+        tasks = list(enumerate(outline.classes_per_task, 1))
+        stored = [l for l in spec.edge_numbers if not all(self._owns_all_pairs(spec, l, *task) for task in tasks)]
+        kept = {
+            "owners": owner_bytes(spec, self.unit, stored),
+            "fixed neurons": 2 * sum(spec.layer(s).size for s in spec.groups),
+            "records of allocations": sum(self._record_bytes(spec, *task) for task in tasks),
+        }
         return kept if self.strict else kept | {"biases and norms after each task": len(outline) * small_bytes(spec)}
+
+    def _owns_all_pairs(self, spec: NetworkSpec, l: int, task: int, n_classes: int) -> bool:
+        """Whether a task owns all pairs of its neurons in W_l, so that its record implies the owners and a file need not hold them."""
+        sizes, edge = self.sizes_of(spec, task, n_classes), spec.edge(l)
+        return not self.reuses(task) and sizes.connections[l] == edge.pairs(sizes.alloc[edge.source_group], sizes.alloc[edge.target_group])
 
     def _record_bytes(self, spec: NetworkSpec, task: int, n_classes: int) -> int:
         """Four for each neuron that a task draws. With reuse an upper bound: each class also has candidates, sources and targets."""
@@ -103,7 +113,10 @@ class PackNetCosts(CostModel):
         return dense_flops * (sum(density * part for density, part in training) + tuning)
 
     def kept(self, spec: NetworkSpec, outline: Outline) -> dict[str, int]:
-        return {"masks": ledger_bytes(spec, self.unit)["owners"], "biases and norms after each task": len(outline) * small_bytes(spec)}
+        return {
+            "masks": owner_bytes(spec, self.unit, spec.edge_numbers),
+            "biases and norms after each task": len(outline) * small_bytes(spec),
+        }
 
     def _paper_terms(self, dense_params: int, footprints: Sequence[Footprint]) -> tuple[list[tuple[float, float]], float]:
         """For each task d_t and its part of all samples; and the sum of f_t^tune / f_D, which counts the task's own samples."""

@@ -54,7 +54,7 @@ def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Cos
     by_task = method.paper_flops_by_task(dense, spec.dense_params, footprints)
     counted = float(sum(counted_training_flops(spec, footprint) for footprint in footprints))
     inference = method.inference_flops(spec, outline)
-    kept = method.kept(spec, outline)
+    kept = {name: size for name, size in method.kept(spec, outline).items() if size > 0}
     return Costs(
         stream=outline.name,
         method=method.name,

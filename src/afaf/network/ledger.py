@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from afaf.network.spec import NetworkSpec
+from afaf.network.spec import Edge, NetworkSpec
 
 ABSENT = -1
 Unit = Literal["connection", "weight"]
@@ -136,6 +136,23 @@ class Ledger:
 def _union(parts: list[Tensor]) -> Tensor:
     union: Tensor = torch.unique(torch.cat(parts)) if parts else torch.empty(0, dtype=torch.int64)
     return union
+
+
+def owners_of_records(edge: Edge, l: int, records: Sequence[Allocation], free: Tensor) -> Tensor | None:
+    """The owners of W_l if each task owned all pairs of the neurons in its record; None if two tasks would own the same pair.
+
+    `free` are the owners of W_l before the first task.
+    """
+    of_tasks = [(record.task, record.targets(l)[:, None], edge.columns(record.sources(l))) for record in records if l >= record.l_reuse]
+    if sum(len(targets) * len(sources) for _, targets, sources in of_tasks) > free.shape[0] * free.shape[1]:
+        return None  # before any work: a file may hold any records
+    owners = free.clone()
+    for task, targets, sources in of_tasks:
+        before = owners[targets, sources]
+        if bool((before > 0).any()):
+            return None
+        owners[targets, sources] = torch.where(before == ABSENT, before, task)
+    return owners
 
 
 def live_beside(ledger: Ledger, task: int) -> list[Tensor]:

@@ -31,7 +31,7 @@ from afaf.storage.state import build, stored_tensors, training_tensors
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 3  # 1: within a task, only the changes since it began; 2: sources and targets of every task
+FORMAT = 4  # 1: within a task, only the changes since it began; 2: sources and targets of every task; 3: all owners
 KEPT = 2
 
 

@@ -151,7 +151,6 @@ def _needed(about: Description, dtype: torch.dtype) -> dict[str, Expected]:
     """The tensors that every learner has."""
     spec, needed = about.spec, dict[str, Expected]()
     for l, edge in enumerate(spec.edges, 1):
-        needed[f"owner/{l}"] = _exactly(torch.int16, edge.outputs, edge.inputs, edge.block if about.unit == "weight" else 1)
         needed[f"weights/{l}"] = _up_to(dtype, edge.weights)
         needed[f"bias/{l}"] = _exactly(dtype, edge.outputs)
         for task in about.snapshots:
@@ -165,11 +164,14 @@ def _needed(about: Description, dtype: torch.dtype) -> dict[str, Expected]:
 
 
 def _optional(name: str, about: Description, dtype: torch.dtype, within_task: bool) -> Expected | None:
-    """Optional tensors: records of allocations; within a task, importances and the optimiser's buffers."""
+    """Optional tensors: owners, records of allocations; within a task, importances and the optimiser's buffers."""
     *path, last = name.split("/")
     if not last.isdecimal() or len(last) > 9:
         return None
     spec, l = about.spec, int(last)
+    if path == ["owner"] and l in spec.edge_numbers:
+        edge = spec.edge(l)
+        return _exactly(torch.int16, edge.outputs, edge.inputs, edge.block if about.unit == "weight" else 1)
     if path[:1] == ["record"]:
         layer = _record_layer(path[1:], l, about)
         return None if layer is None else _up_to(torch.int32, spec.layer(layer).size)

@@ -18,7 +18,7 @@ from afaf.streams.tasks import Preparation
 from afaf.training.learner import Learner
 from afaf.version import __version__
 
-FORMAT = 3  # 1: no checksum, no separate description of the learner; 2: sources and targets of every task; both are still read
+FORMAT = 4  # 1: no checksum, no separate description of the learner; 2: sources and targets of every task; 3: all owners; all are read
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """A learner as named tensors, and back: what model files and checkpoints have in common.
 
-Weights that no task owns are 0 and are not stored: `weights/l` holds the values at the owned places, in index order.
+Weights that no task owns are 0 and are not stored: `weights/l` holds the values at the owned places, in index order. Nor are owners that
+the records of allocations imply: those of tasks that own all connections between their neurons.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from afaf.network.ledger import ABSENT, Allocation, ClassAllocation, Neurons
+from afaf.network.ledger import ABSENT, Allocation, ClassAllocation, Ledger, Neurons, owners_of_records
 from afaf.network.net import Network, Snapshot
 from afaf.network.ops import Norm
+from afaf.network.spec import NetworkSpec
 from afaf.storage.container import Tensors
 from afaf.storage.description import NORM, PARTS, Description, RecordAbout, counted_layer
 from afaf.training.learner import Learner
@@ -52,8 +54,17 @@ def _norms(prefix: str, norms: Mapping[int, Norm]) -> Named:
 
 
 def stored_tensors(learner: Learner) -> Named:
-    """All tensors as stored in a file: copies in host memory; of the weights, only the owned ones."""
-    return {name: _stored(learner, name, tensor) for name, tensor in live_tensors(learner).items()}
+    """All tensors as stored in a file: copies in host memory; of the weights, only the owned ones; no owners that the records imply."""
+    spec, ledger = learner.network.spec, learner.ledger
+    implied = {f"owner/{l}" for l in spec.edge_numbers if _implied(spec, ledger, l)}
+    return {name: _stored(learner, name, tensor) for name, tensor in live_tensors(learner).items() if name not in implied}
+
+
+def _implied(spec: NetworkSpec, ledger: Ledger, l: int) -> bool:
+    """Whether every task owns all connections of W_l between the neurons in its record."""
+    owners = ledger.owner(l).cpu()
+    of_records = owners_of_records(spec.edge(l), l, ledger.records, owners.clamp(max=0))
+    return of_records is not None and torch.equal(owners, of_records)
 
 
 def _stored(learner: Learner, name: str, tensor: Tensor) -> Tensor:
@@ -107,14 +118,14 @@ def build(about: Description, tensors: Tensors, device: torch.device) -> Learner
     tensors = {name: tensor if name.startswith("record/") else tensor.to(device) for name, tensor in tensors.items()}
     learner = Learner.fresh(Network(about.spec, about.seed, device, tensors["bias/1"].dtype), about.unit)
     network, ledger = learner.network, learner.ledger
+    ledger.records = [_record(about, record, tensors) for record in about.records]
     for l in about.spec.edge_numbers:
-        ledger.owners[l - 1] = _owners(tensors, about, f"owner/{l}", ledger.owner(l))
+        ledger.owners[l - 1] = _owners_of_edge(tensors, about, ledger, l)
         network.parameters.biases[l - 1] = tensors[f"bias/{l}"]
         _place(network.weight(l), ledger.owner(l) > 0, tensors[f"weights/{l}"], f"W_{l}")
     ledger.fixed_by = {s: _owners(tensors, about, f"fixed/{s}", fresh) for s, fresh in ledger.fixed_by.items()}
     network.parameters.norms = {layer: _norm(tensors, f"norm/{layer}") for layer in about.spec.normed_layers}
     network.snapshots = {task: _snapshot(about, tensors, task) for task in about.snapshots}
-    ledger.records = [_record(about, record, tensors) for record in about.records]
     names = about.memory if about.memory is not None else [n.removeprefix("memory/") for n in tensors if n.startswith("memory/")]
     learner.memory = {name: tensors[f"memory/{name}"] for name in names}
     ledger.keeps_past, learner.classes_of, learner.tasks_learned = about.keeps_past, dict(about.classes_of), about.tasks_learned
@@ -152,6 +163,15 @@ def _place(tensor: Tensor, where: Tensor, values: Tensor, name: str) -> None:
 
 def _within(numbers: Tensor, beyond: int) -> bool:
     return not numbers.numel() or 0 <= int(numbers.min()) <= int(numbers.max()) < beyond
+
+
+def _owners_of_edge(tensors: Tensors, about: Description, ledger: Ledger, l: int) -> Tensor:
+    if f"owner/{l}" in tensors:
+        return _owners(tensors, about, f"owner/{l}", ledger.owner(l))
+    owners = owners_of_records(about.spec.edge(l), l, ledger.records, ledger.owner(l).cpu())
+    if owners is None:
+        raise ValueError(f"owner/{l} is missing")
+    return owners.to(ledger.owner(l).device)
 
 
 def _owners(tensors: Tensors, about: Description, name: str, fresh: Tensor) -> Tensor:
