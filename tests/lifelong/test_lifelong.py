@@ -244,9 +244,11 @@ def test_parts_beyond_the_paper_are_in_the_answers(turned: tuple[Lifelong, NDArr
 def test_all_rows_of_a_removed_class_are_gone(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
     model, x, _ = turned
     rest = model.copy()
+    rest.logits(x)
     assert not rest.remove("c")
     assert list(rest.life.known) == ["a", "b", "d"]
     assert not rest.learner.ledger.owner(rest.spec.E)[8:12].any()
+    assert np.array_equal(rest._logits(x), rest.copy()._logits(x)), "all logits are those of the model as it is now"
     assert np.array_equal(rest.logits(x), model.logits(x)[:, [0, 1, 3]])
     assert rest.remove("d")  # the last class of its task
 

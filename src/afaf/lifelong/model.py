@@ -23,6 +23,7 @@ from afaf.evaluation.metrics import hardly_learned
 from afaf.lifelong.base import LearnedModel, encoded_inputs
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, life_of_run, sorted_labels
+from afaf.lifelong.removal import free_neurons_of, remove_outputs
 from afaf.lifelong.settings import (
     LifelongSettings,
     config_of,
@@ -32,10 +33,9 @@ from afaf.lifelong.settings import (
     spelled_out,
     suitable_epochs,
 )
-from afaf.lifelong.training import REWIRE_UNTIL, SCHEDULE, Progress, Watch, class_weights
+from afaf.lifelong.training import REWIRE_UNTIL, SCHEDULE, Progress, Watch, balanced_loss, class_weights
 from afaf.methods import find_method
-from afaf.methods.base import Method, TaskContext
-from afaf.network.ledger import reached_back
+from afaf.methods.base import Method, Predictor, TaskContext
 from afaf.network.net import Network
 from afaf.network.spec import NetworkSpec
 from afaf.runs.config import Config, build_config, parse_set
@@ -49,7 +49,7 @@ from afaf.storage.model_file import Model
 from afaf.streams.tasks import Outline, Preparation, Split, Task, input_shape
 from afaf.training.engines import find_engine
 from afaf.training.learner import Learner
-from afaf.training.losses import NONE_OF_MINE, BalancedCrossEntropy, CrossEntropy
+from afaf.training.losses import NONE_OF_MINE, CrossEntropy
 from afaf.training.negatives import made_negatives
 from afaf.training.plan import LearningPlan
 from afaf.training.precision import at_work
@@ -70,6 +70,7 @@ class Lifelong(LearnedModel):
     def __init__(self, model: Model, life: Life, learns: bool = True, encoder: Encoder | None = None):
         self.model, self.life, self.learns = model, life, learns
         self.identity, self._encoder = life.encoder, encoder
+        self._answering: Predictor | None = None
 
     # Files and bytes.
 
@@ -241,8 +242,8 @@ class Lifelong(LearnedModel):
         """A place that a removed task gave back counts as free; connections that it left in lower layers do not."""
         if self.room(n_classes) > 0:
             return
-        held = self._tasks_held
-        gone, made_for = len(self.life.labels) - held, self.life.max_tasks
+        held, made_for = self._tasks_held, self.life.max_tasks
+        gone = len(self.life.labels) - held
         words = f"the model is full: it holds {held} task{'s' if held != 1 else ''} and was made for {made_for} (max_tasks)"
         anew = "Begin a new model with a larger max_tasks (afaf learn FOLDER --model NEW --max-tasks N)"
         if self.config.parts.activations and not self.life.known_by_task[0]:
@@ -294,7 +295,7 @@ class Lifelong(LearnedModel):
             if config.learn.schedule == "constant":
                 plan.schedule, plan.rewire_until = SCHEDULE, REWIRE_UNTIL
             if isinstance(plan.loss, CrossEntropy):
-                plan.loss = self._loss(plan, train, with_negatives) or plan.loss
+                plan.loss = balanced_loss(plan, learner, class_weights(train.labels) if life.balance else {}, with_negatives) or plan.loss
             parts.adjust(plan)
 
         try:
@@ -313,17 +314,6 @@ class Lifelong(LearnedModel):
             progress.warned(few)
         return self
 
-    def _loss(self, plan: LearningPlan, train: Split, with_negatives: bool) -> BalancedCrossEntropy | None:
-        """A weighted cross-entropy if classes are balanced or negatives are used; None: the method's own loss."""
-        k = self.learner.outputs_per_class
-        by_class = class_weights(train.labels) if self.life.balance else {}
-        weights = {k * c + v: weight for c, weight in by_class.items() for v in range(k)}
-        if not with_negatives and all(weight == 1 for weight in weights.values()):
-            return None
-        rows = self.spec.n_classes
-        outputs = plan.outputs or tuple(range(rows))
-        return BalancedCrossEntropy(outputs, rows, weights, self.learner.network.device, 1.0 if with_negatives else None)
-
     def _judged(self, aside: Split, images: int, progress: Progress) -> TaskNote:
         note = TaskNote(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()), images, len(aside))
         if len(aside):
@@ -340,13 +330,20 @@ class Lifelong(LearnedModel):
 
     # Answers.
 
+    @property
+    def _answers(self) -> Predictor:
+        """The function from images to logits of classes, kept until the model changes: of isolated tasks it gathers the weights."""
+        if self._answering is None:
+            parts, method = self.parts, self.method
+            # with several views of an image it is worth computing isolated tasks one by one
+            logits_of = predictor_of(method, self.learner) if parts.any else method.predictor(self.learner)
+            self._answering = parts.predictor(self.learner, logits_of)
+        return self._answering
+
     @torch.no_grad()
     def _logits(self, images: NDArray[Any]) -> Tensor:
         """Logits of all classes, on the host. Batches are padded to a multiple of 8: products of few rows round differently."""
-        network, logits_of = self.learner.network, self.method.predictor(self.learner)
-        if self.parts.any:  # several views of an image: worth computing isolated tasks one by one
-            logits_of = predictor_of(self.method, self.learner)
-        predict = self.parts.predictor(self.learner, logits_of)
+        network, predict = self.learner.network, self._answers
         data = TaskData([(Split(images, np.zeros(len(images), dtype=np.int64)), self.preparation)], network.device, network.dtype)
         batches = ((len(x), torch.cat([x, x[-1:].expand(-len(x) % 8, *x.shape[1:])])) for x in data.batches(PREDICT_BATCH))
         return torch.cat([predict(x)[:n].cpu() for n, x in batches])
@@ -370,32 +367,15 @@ class Lifelong(LearnedModel):
         them (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
+        self._answering = None
         self.parts.remove(learner, class_id)
-        last, k = self.spec.E, learner.outputs_per_class
-        rows = slice(k * class_id, k * (class_id + 1))
-        outputs = torch.zeros_like(learner.ledger.owner(last), dtype=torch.bool)
-        outputs[rows] = True
-        learner.release(last, outputs)
-        learner.network.parameters.biases[-1][rows] = learner.network.initial_bias(last)[rows]
+        remove_outputs(learner, class_id)
         task = self.life.task_of(class_id)
-        freed = all(row // k in self.life.removed for row in learner.classes_of[task]) and not (task == 1 and self.config.parts.activations)
+        gone = all(row // learner.outputs_per_class in self.life.removed for row in learner.classes_of[task])
+        freed = gone and not (task == 1 and self.config.parts.activations)
         if freed:
-            self._give_back(task)
+            free_neurons_of(learner, task)
         return freed
-
-    def _give_back(self, task: int) -> None:
-        """Free a task's neurons, and its connections into neurons, from which no output of another task is reached."""
-        learner, spec, ledger = self.learner, self.spec, self.learner.ledger
-        others = [row for number, rows in learner.classes_of.items() if number != task for row in rows]
-        outputs = {s: torch.zeros(spec.layer(s).size, dtype=torch.bool, device=learner.network.device) for s in spec.groups}
-        outputs[spec.L][others] = True
-        reached = reached_back(spec, [(owner > 0).any(2) for owner in ledger.owners], outputs)
-        for l, edge in enumerate(spec.edges, 1):
-            learner.release(l, (ledger.owner(l) == task) & ~reached[edge.target_group][:, None, None])
-        for s in spec.hidden_groups:
-            free = (ledger.fixed(s) == task) & ~reached[s]
-            ledger.fixed(s)[free] = 0
-            learner.network.reset_neurons(s, free)
 
     def room(self, n_classes: int | None = None) -> int:
         """How many more tasks of `n_classes` (None: as many as in the last task) are expected to get neurons and pairs."""

@@ -1,15 +1,18 @@
-"""How a network learns a call: progress, the learning rate schedule, the weights of rare classes."""
+"""How a network learns a call: progress, the learning rate schedule, the loss and its weights of rare classes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from afaf.lifelong.life import Label
+from afaf.training.learner import Learner
+from afaf.training.losses import BalancedCrossEntropy
+from afaf.training.plan import LearningPlan
 from afaf.training.report import EpochReport
 from afaf.training.schedules import StepDecay
 
@@ -43,3 +46,13 @@ def class_weights(labels: NDArray[Any]) -> dict[int, float]:
     """Weights with which every class has the same total weight, up to a limit."""
     counts = Counter(labels.tolist())
     return {c: min(HEAVIEST, len(labels) / (len(counts) * count)) for c, count in sorted(counts.items())}
+
+
+def balanced_loss(plan: LearningPlan, learner: Learner, by_class: Mapping[int, float], with_negatives: bool) -> BalancedCrossEntropy | None:
+    """A weighted cross-entropy if classes have weights or negatives are used; None: the method's own loss."""
+    k, rows = learner.outputs_per_class, learner.network.spec.n_classes
+    weights = {k * c + v: weight for c, weight in by_class.items() for v in range(k)}
+    if not with_negatives and all(weight == 1 for weight in weights.values()):
+        return None
+    outputs = plan.outputs or tuple(range(rows))
+    return BalancedCrossEntropy(outputs, rows, weights, learner.network.device, 1.0 if with_negatives else None)
