@@ -349,6 +349,14 @@ def test_settings_that_need_each_other_are_both_kept() -> None:
         differing("split-digits", "ewc", {"learn.patience": 5})
 
 
+def test_a_setting_is_kept_if_the_preset_of_another_setting_has_a_different_value() -> None:
+    """The preset of afaf-plus starts from the previous task on a network that is not the stream's own."""
+    network = {"network.name": "resnet18"}
+    for start, kept in (("random", {"method.start_from": "random", **network}), ("previous", network)):
+        assert differing("split-cifar10", "afaf-plus", {"method.start_from": start, **network}) == kept
+    assert differing("split-cifar10", "afaf-plus", {"method.start_from": "random"}) == {}
+
+
 def test_a_setting_that_comes_later_stands_however_it_is_written() -> None:
     assert canonical({"sparse.density.W_1": {"1-2": 17, "3": 9}, "sparse.density.W_1.1-2": 20}) == {
         "sparse.density.W_1": {"1-2": 20, "3": 9}

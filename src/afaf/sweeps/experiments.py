@@ -140,13 +140,13 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
         pass
     except AfafError as error:
         raise ConfigError(f"{stream}, {method}: {error}") from None
-    preset = _resolved(outline, Job(stream, method))
-    kept: dict[str, Any] = {}
-    for name, value in canonical(settings).items():
-        resolved = _resolved(outline, Job(stream, method, settings={name: value}))
-        if resolved != preset:
-            kept[name] = _as_resolved(name, value, resolved)
-    return canonical(kept)
+    kept = canonical(settings)
+    whole = _resolved(outline, Job(stream, method, settings=kept))
+    for name in list(kept):  # the preset may follow another setting, as it follows the network
+        others = {other: value for other, value in kept.items() if other != name}
+        if _resolved(outline, Job(stream, method, settings=others)) == whole:
+            kept = others
+    return canonical({name: _as_resolved(name, value, whole) for name, value in kept.items()})
 
 
 def _as_resolved(name: str, value: Any, resolved: Table) -> Any:
