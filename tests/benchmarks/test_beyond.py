@@ -110,12 +110,13 @@ def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> Non
         assert rows[0][3] == ("-" if seed == 2 else "50.0" if seed == 1 else f"50.0{PLUS_MINUS}0.0")
 
 
-@pytest.mark.parametrize(("experiment", "most"), [("paper-network", 0.40), ("resnet18", 1.0), ("narrower", 1.0)])
-def test_every_measured_model_is_within_its_size(experiment: str, most: float) -> None:
-    """Everything in the file counted, over the weights of a dense network with one output row a class."""
-    for run, lines in rows_of(named(experiment), Store(RESULTS).read()):
+@pytest.mark.parametrize(("experiment", "most"), [("paper-network", 0.30), ("resnet18", 1.0), ("narrower", 1.0)])
+def test_every_model_of_the_main_table_is_within_its_size(experiment: str, most: float) -> None:
+    """Everything in the file counted, over the weights of a dense network with one output row a class; also of runs without lines yet."""
+    lines = Store(RESULTS).read()
+    for run in named(experiment).runs:
         params, found = size(*run.key[:3])
-        assert all(line["params"] == params for line in lines)
+        assert lines.get(run.key, {}).get("params", params) == params
         outline, name = outline_of(run.stream), run.settings.get("network.name", "alexnet")
         dense = describe(name, outline.input_shape, outline.n_classes).dense_params
         assert params / dense < found <= most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -238,6 +239,22 @@ def test_parts_beyond_the_paper_are_in_the_answers(turned: tuple[Lifelong, NDArr
     assert model.learner.outputs_per_class == 4
     assert model.logits(x).shape == (len(x), 4)
     assert right(model, x, labels) > 0.9
+    assert np.array_equal(Lifelong.from_bytes(model.to_bytes()).logits(x), model.logits(x))
+
+
+def test_a_model_that_has_answered_can_be_pickled(turned: tuple[Lifelong, NDArray[Any], list[str]]) -> None:
+    model, x, _ = turned
+    answers = model.logits(x)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).logits(x), answers)
+
+
+def test_a_wide_network_can_be_loaded_after_one_of_twenty_isolated_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task owns a four-hundredth of the weights between hidden layers, and nothing else in the file is as large as the network."""
+    monkeypatch.setattr("afaf.storage.description.LARGE", 1 << 20)
+    x, labels = np.zeros((8, 1, 4, 4), dtype=np.float32), ["a", "b"] * 4
+    settings = {"network.width": 4000, "parts.router": "none", "parts.rotations": False}
+    made = LifelongSettings(method="afaf-plus", network="mlp", max_tasks=20, epochs=1, settings=settings)
+    model = Lifelong.begin(x, labels, made, torch.device("cpu")).learn(x, labels)
     assert np.array_equal(Lifelong.from_bytes(model.to_bytes()).logits(x), model.logits(x))
 
 

@@ -347,6 +347,8 @@ def test_settings_that_need_each_other_are_both_kept() -> None:
     assert differing("split-digits", "ewc", both) == both
     with pytest.raises(ConfigError, match=r"run\.validation"):
         differing("split-digits", "ewc", {"learn.patience": 5})
+    no_recipe = {"learn.momentum": 0, "learn.nesterov": False, "network.name": "resnet18"}  # nesterov needs momentum
+    assert differing("split-cifar10", "afaf-plus", no_recipe) == no_recipe
 
 
 def test_a_setting_is_kept_if_the_preset_of_another_setting_has_a_different_value() -> None:
@@ -355,6 +357,16 @@ def test_a_setting_is_kept_if_the_preset_of_another_setting_has_a_different_valu
     for start, kept in (("random", {"method.start_from": "random", **network}), ("previous", network)):
         assert differing("split-cifar10", "afaf-plus", {"method.start_from": start, **network}) == kept
     assert differing("split-cifar10", "afaf-plus", {"method.start_from": "random"}) == {}
+
+
+def test_further_settings_leave_those_of_the_experiment_as_they_were_given(tmp_path: Path) -> None:
+    """Even one that its preset has: the preset of the further settings may have another value."""
+    network, start = '"network.name" = "resnet18"', '"method.start_from" = "previous"'
+    grid = {"streams": '["split-cifar10"]', "methods": '["afaf-plus"]', "variants": f"{{ one = {{ {network}, {start} }} }}"}
+    path = written(tmp_path, HEAD, GRID | grid)
+    *_, run = read_experiment(path).runs
+    assert run.settings == {"network.name": "resnet18"}
+    assert run.with_settings({"network.name": "alexnet"}).settings == {"method.start_from": "previous"}
 
 
 def test_a_setting_that_comes_later_stands_however_it_is_written() -> None:

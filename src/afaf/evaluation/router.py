@@ -94,7 +94,7 @@ class Router:
         logits = torch.cat([predict(x) for x in (held_out or data).batches()])
         self._add_spread(learner, logits)
         if held_out is not None:
-            self._judge(learner, held_out, logits, torch.nonzero(sums.counts)[:, 0])
+            self._judge(learner, held_out, logits, torch.nonzero(sums.counts)[:, 0].to(held_out.device))
             sums = add_images(sums, features, held_out)
             self._solve(learner, sums)
         _keep_sums(memory, sums)

@@ -72,6 +72,10 @@ class Lifelong(LearnedModel):
         self.identity, self._encoder = life.encoder, encoder
         self._answering: Predictor | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: all but the function that answers, which is made again."""
+        return self.__dict__ | {"_answering": None}
+
     # Files and bytes.
 
     @classmethod
@@ -367,7 +371,6 @@ class Lifelong(LearnedModel):
         them (`parts.activations`): the router's sums were made with all of them.
         """
         class_id, learner = self.life.remove(label), self.learner
-        self._answering = None
         self.parts.remove(learner, class_id)
         remove_outputs(learner, class_id)
         task = self.life.task_of(class_id)
@@ -375,6 +378,7 @@ class Lifelong(LearnedModel):
         freed = gone and not (task == 1 and self.config.parts.activations)
         if freed:
             free_neurons_of(learner, task)
+        self._answering = None
         return freed
 
     def room(self, n_classes: int | None = None) -> int:

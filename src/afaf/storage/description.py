@@ -20,7 +20,7 @@ from afaf.training.learner import Learner
 from afaf.training.optimisers import SGD, AdamW
 
 LARGE = 1 << 30  # bytes of a network that any file may describe; a larger network needs a larger file
-UNFOLD = 128  # largest ratio of a network's size to its file's: unowned weights are not stored
+UNFOLD = 1024  # largest ratio of a network's size to its file's: unowned weights are not stored, of isolated tasks neither are owners
 MOST_LAYERS = 1 << 12
 MANY = 1 << 20  # layers x (classes + tasks): more would take too long to check
 NORM = ("gain", "shift", "mean", "var")

@@ -55,7 +55,8 @@ class Planned:
     variant: str
     stream: str
     method: str
-    settings: Mapping[str, Any]  # what differs from the preset
+    given: Mapping[str, Any]  # settings as the experiment gives them
+    settings: Mapping[str, Any]  # those that differ from the preset
     seed: int
     keep: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,6 +68,10 @@ class Planned:
         """Whether the results hold this run and everything that the experiment keeps of it."""
         line = lines.get(self.key)
         return line is not None and ("failed" in line or all(name in line.get("kept", {}) for name in self.keep))
+
+    def with_settings(self, more: Mapping[str, Any]) -> Planned:
+        given = {**self.given, **more}
+        return replace(self, given=given, settings=differing(self.stream, self.method, given))
 
     def __str__(self) -> str:
         changed = " ".join(f"{name}={json.dumps(value)}" for name, value in self.settings.items())
@@ -85,8 +90,7 @@ class Experiment:
 
     def with_settings(self, more: Mapping[str, Any]) -> Experiment:
         """The same experiment with further settings in every run."""
-        runs = (replace(run, settings=differing(run.stream, run.method, {**run.settings, **more})) for run in self.runs)
-        return replace(self, runs=tuple(runs))
+        return replace(self, runs=tuple(run.with_settings(more) for run in self.runs))
 
 
 def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int | None = None) -> list[Experiment]:
@@ -124,7 +128,7 @@ def _runs_of(name: str, grid: Grid, keep: Mapping[str, str], seeds: int | None) 
             for variant, settings in grid.variants.items():
                 differs = differing(stream, method, settings)
                 for seed in range(grid.seeds if seeds is None else seeds):
-                    yield Planned(name, variant, stream, method, differs, seed, keep)
+                    yield Planned(name, variant, stream, method, settings, differs, seed, keep)
 
 
 def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,10 +146,11 @@ def differing(stream: str, method: str, settings: Mapping[str, Any]) -> dict[str
         raise ConfigError(f"{stream}, {method}: {error}") from None
     kept = canonical(settings)
     whole = _resolved(outline, Job(stream, method, settings=kept))
-    for name in list(kept):  # the preset may follow another setting, as it follows the network
+    for name in list(kept):  # one at a time: the preset may follow another setting, as it follows the network
         others = {other: value for other, value in kept.items() if other != name}
-        if _resolved(outline, Job(stream, method, settings=others)) == whole:
-            kept = others
+        with contextlib.suppress(ConfigError):  # the others may need this one
+            if _resolved(outline, Job(stream, method, settings=others)) == whole:
+                kept = others
     return canonical({name: _as_resolved(name, value, whole) for name, value in kept.items()})
 
 
