@@ -19,7 +19,6 @@ FILTERS, FILTERS_WIDE, PATCH = 256, 128, 6  # of the router,
 IMAGES_PER_FILTER = 16  # and fewer for few images
 HELD_OUT, LEAST_HELD_OUT, MOST_HELD_OUT = 0.05, 50, 0.1  # share of a task's images that choose the router's weight; a few say little
 WIDE_PARTS = {"mirror": True, "contrastive": 0.5}  # measured on ResNet-18 alone
-FEW_IMAGES = 5000  # of a task, which then begins with what the previous one has learned; with other networks any number
 ENOUGH_TO_SERVE = 1000  # images of the first task, for its neurons to help later ones through the router
 
 
@@ -33,7 +32,6 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
     wide = network != own
     filters = max(1, min(FILTERS_WIDE if wide else FILTERS, sum(outline.train_counts) // IMAGES_PER_FILTER))
     wide_parts = {**WIDE_PARTS, "activations": outline.train_counts[0] >= ENOUGH_TO_SERVE} if wide else {}
-    start_from = "previous" if wide or max(outline.train_counts) <= FEW_IMAGES else "random"
     held_out = min(max(HELD_OUT, LEAST_HELD_OUT / max(1, min(outline.train_counts))), MOST_HELD_OUT)
     return {
         "network": {"name": network, "norm": "each", "dropout": 0.0},
@@ -49,7 +47,7 @@ def plus_table(outline: Outline, own: str, network: str) -> dict[str, Any]:
         },
         "sparse": {"alloc": {"all": equal_share(len(outline))}, "density": {"all": 100.0}, "fixed": {"all": 100.0}},
         "parts": {"rotations": True, "router": "ridge", "filters": filters, "held_out": held_out, **wide_parts},
-        "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER, "start_from": start_from},
+        "method": {"strict": True, "l_reuse": 1, "first_reuse": NEVER, "start_from": "previous" if wide else "random"},
         "run": {"precision": "bf16"},
     }
 
