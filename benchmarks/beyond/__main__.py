@@ -22,7 +22,7 @@ from afaf.sweeps.experiments import Experiment, Planned, read_experiments
 from afaf.sweeps.store import Key, Line, Store, read_lines
 
 HERE, PAGE = Path(__file__).parent, Path("docs/beyond.md")
-MAIN, FURTHER = ("paper-network", "resnet18", "narrower"), ("ablation", "reuse", "transfer", "controls", "orders")
+MAIN, FURTHER = ("paper-network", "resnet18", "narrower"), ("ablation", "reuse", "transfer", "equal-width", "controls", "orders")
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that differ from it in their seed alone
 
