@@ -1,48 +1,65 @@
-"""The tables of docs/beyond.md, from the lines in benchmarks/beyond/results.
+"""The tables of docs/beyond.md and docs/beyond-choices.md, from the lines in benchmarks/beyond/results.
 
     afaf reproduce all --experiments benchmarks/beyond/experiments --results benchmarks/beyond/results
     python -m benchmarks.beyond
 
-The first command does the runs that are missing; the second writes each table between its two marks, where the page has them: the results
-of afaf-plus, and a table for each further experiment that has lines of its own.
+The first command does the runs that are missing; the second writes the table of each experiment between its two marks, on the page that has
+them, with the runs that are still missing below it.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from afaf.evaluation.metrics import average_incremental_accuracy
 from afaf.runs.job import Job
-from afaf.runs.setup import costs_and_size_of
+from afaf.runs.setup import ModelSize, costs_and_size_of
 from afaf.sweeps.experiments import Experiment, Planned, read_experiments
-from afaf.sweeps.store import Key, Line, Store, read_lines
+from afaf.sweeps.store import Key, Line, Store
 
-HERE, PAGE = Path(__file__).parent, Path("docs/beyond.md")
-MAIN, FURTHER = ("paper-network", "resnet18", "narrower"), ("ablation", "reuse", "transfer", "equal-width", "controls", "orders")
+HERE, PAGES = Path(__file__).parent, (Path("docs/beyond.md"), Path("docs/beyond-choices.md"))
+RESULTS = {"results": ("paper-network", "resnet18"), "narrower": ("narrower",)}  # tables of afaf-plus: marks -> experiments
+VARIANTS = ("ablation", "reuse", "transfer", "equal-width", "controls", "orders")  # tables of variants, each of one experiment
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that differ from it in their seed alone
 
 
 def main() -> None:
     experiments = read_experiments(HERE / "experiments")
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), experiments, HERE / "results"), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), experiments, HERE / "results"), encoding="utf-8")
+    for line in in_no_table(experiments, Store(HERE / "results").read()):
+        print(f"in no table: {line['stream']}, {line['method']}, {line['settings']}, seed {line['seed']}")
 
 
 def with_tables(page: str, experiments: Iterable[Experiment], results: Path) -> str:
     """The page with the tables of these experiments between its marks."""
     lines, planned = Store(results).read(), {one.name: one for one in experiments}
-    for line in in_no_table(planned.values(), lines):
-        print(f"in no table: {line['stream']}, {line['method']}, {line['settings']}, seed {line['seed']}")
-    page = between_marks(page, "results", main_table(row for name in MAIN if name in planned for row in rows_of(planned[name], lines)))
-    for name in FURTHER:
-        own = results / f"{name}.jsonl"
-        if name in planned and own.exists() and any(read_lines(own)):
-            page = between_marks(page, name, variants_table(rows_of(planned[name], lines)))
+    for marks, names in RESULTS.items():
+        page = between_marks(page, marks, of_experiments([planned[name] for name in names if name in planned], lines, main_table))
+    for name in VARIANTS:
+        page = between_marks(page, name, of_experiments([planned[name]] if name in planned else [], lines, variants_table))
     return page
+
+
+def of_experiments(experiments: Sequence[Experiment], lines: Mapping[Key, Line], write: Callable[[Iterable[Row]], str]) -> str:
+    """Their table, where its lines come from, and which of their runs are missing."""
+    rows = [row for experiment in experiments for row in rows_of(experiment, lines)]
+    parts = [write(rows), f"Commits: {commits(line for _, of_run in rows for line in of_run)}."] if rows else []
+    missing = [run for experiment in experiments for run in experiment.runs if run.key not in lines]
+    return "\n\n".join([*parts, f"Not yet measured: {named(missing)}."] if missing else parts)
+
+
+def named(runs: Iterable[Planned]) -> str:
+    """Runs in words, with the seeds of those that differ in nothing else together."""
+    seeds_of: dict[str, list[int]] = {}
+    for run in runs:
+        seeds_of.setdefault(f"{run.stream}, {run.variant or run.method}", []).append(run.seed)
+    return "; ".join(f"{what} ({'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))})" for what, seeds in seeds_of.items())
 
 
 def between_marks(page: str, name: str, table: str) -> str:
@@ -70,12 +87,12 @@ def rows_of(experiment: Experiment, lines: Mapping[Key, Line]) -> list[Row]:
 def main_table(rows: Iterable[Row]) -> str:
     cells = []
     for run, lines in rows:
-        settings = ", ".join(f"{name}={value}" for name, value in run.settings.items()) or "the preset"
         done = finished(lines)
         incremental = spread(average_incremental_accuracy(line["R"]) for line in done)
-        measured = [of(done, "acc"), incremental, of(done, "acc_task_il"), sizes(run, done), seconds(done), commits(lines)]
-        cells.append([run.stream, run.method, settings, seeds(lines), *measured])
-    return table("stream, method, settings, seeds, ACC, average incremental, task-IL, size, seconds, commit", cells)
+        measured = [of(done, "acc"), incremental, of(done, "acc_task_il"), *of_model(run, done), seconds(done)]
+        model = size(*run.key[:3])[1]
+        cells.append([run.stream, model.network, str(model.width), seeds(lines), *measured])
+    return table("stream, network, width, seeds, ACC, average incremental, task-IL, size, answer, seconds", cells)
 
 
 def variants_table(rows: Iterable[Row]) -> str:
@@ -86,9 +103,9 @@ def variants_table(rows: Iterable[Row]) -> str:
         done = finished(lines)
         flops = distinct([(line.get("costs") or {}).get("counted_flops_ratio") for line in done], 3)
         weights = distinct([line["params"] / 1e6 for line in done], 2)
-        measured = [of(done, "acc"), of(done, "acc_task_il"), weights, sizes(run, done), flops, seconds(done), commits(lines)]
+        measured = [of(done, "acc"), of(done, "acc_task_il"), weights, *of_model(run, done), flops]
         cells.append([run.stream, variant, seeds(lines), *measured])
-    return table("stream, variant, seeds, ACC, task-IL, million weights, size, counted FLOPs / dense, seconds, commit", cells)
+    return table("stream, variant, seeds, ACC, task-IL, million weights, size, answer, counted FLOPs / dense", cells)
 
 
 def table(headings: str, rows: Iterable[Iterable[str]]) -> str:
@@ -132,20 +149,18 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
     return ", ".join(sorted({f"{value:.{digits}f}" for value in values if value is not None})) or "-"
 
 
-def sizes(run: Planned, lines: Iterable[Line]) -> str:
-    """None for a line of a network that the run would not have today."""
-    params, relative = size(*run.key[:3])
-    return distinct([relative if line["params"] == params else None for line in lines], 2)
+def of_model(run: Planned, lines: Iterable[Line]) -> list[str]:
+    """The bytes of a model and the FLOPs of its answer; none for lines of another network than the run would have today."""
+    params, model = size(*run.key[:3])
+    same = [model for line in lines if line["params"] == params]
+    return [distinct([one.model_bytes_ratio for one in same], 2), distinct([one.answer_ratio for one in same], 1)]
 
 
 @cache
-def size(stream: str, method: str, settings: str) -> tuple[int, float]:
-    """Weights of the model; and its bytes, everything in its file counted, over those of the weights of the dense network.
-
-    That has its usual width and one output row a class. `settings` are JSON.
-    """
+def size(stream: str, method: str, settings: str) -> tuple[int, ModelSize]:
+    """Weights of the model, and its size and work beside those of the usual dense network. `settings` are JSON."""
     costs, model = costs_and_size_of(Job(stream, method, settings=json.loads(settings)))
-    return costs.params, model.model_bytes_ratio
+    return costs.params, model
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/beyond.md say of each run of an experiment what its newest line says, and nothing else on the page changes."""
+"""The tables of the pages on afaf-plus say of each run of an experiment what its newest line says; nothing else on a page changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from afaf.network.zoo import describe
 from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.experiments import Experiment, read_experiments
 from afaf.sweeps.store import Store
-from benchmarks.beyond.__main__ import FURTHER, HERE, MAIN, PLUS_MINUS, in_no_table, rows_of, size, sizes, with_tables
+from benchmarks.beyond.__main__ import HERE, PAGES, PLUS_MINUS, RESULTS, VARIANTS, in_no_table, of_model, rows_of, size, with_tables
 
-EXPERIMENTS, RESULTS = read_experiments(HERE / "experiments"), HERE / "results"
-NAMES = ("results", *FURTHER)
+EXPERIMENTS, LINES = read_experiments(HERE / "experiments"), HERE / "results"
+NAMES = (*RESULTS, *VARIANTS)
 COSTS = {"kept_bytes": 1_000_000, "counted_flops_ratio": 0.25}
 
 
@@ -32,9 +32,10 @@ def part(text: str, name: str) -> str:
     return text.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
 
 
-def cells(table: str) -> list[list[str]]:
+def cells(text: str) -> list[list[str]]:
     """The rows of a table below its headings."""
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()[2:]]
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[2:]]
 
 
 def made_up(experiment: str, results: Path, **more: Any) -> int:
@@ -48,25 +49,33 @@ def made_up(experiment: str, results: Path, **more: Any) -> int:
 
 
 def test_every_measured_line_is_in_a_table() -> None:
-    assert not in_no_table(EXPERIMENTS, Store(RESULTS).read())
+    assert not in_no_table(EXPERIMENTS, Store(LINES).read())
 
 
-def test_the_main_table_has_the_runs_of_afaf_plus_and_no_control() -> None:
-    lines, planned = Store(RESULTS).read(), [named(name) for name in MAIN]
-    rows = cells(part(with_tables(page("results"), EXPERIMENTS, RESULTS), "results"))
-    assert len(rows) == sum(len(rows_of(one, lines)) for one in planned) > 0
-    assert {row[1] for row in rows} == {"afaf-plus"}
+def test_the_tables_of_the_documents_are_those_of_the_lines() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert texts == [with_tables(text, EXPERIMENTS, LINES) for text in texts]
+    assert all(sum(f"<!-- {name} -->" in text for text in texts) == 1 for name in NAMES)
 
 
-@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("table", RESULTS)
+def test_a_main_table_has_the_runs_of_its_experiments(table: str) -> None:
+    lines = Store(LINES).read()
+    rows = cells(part(with_tables(page(table), EXPERIMENTS, LINES), table))
+    planned = [run for name in RESULTS[table] for run, _ in rows_of(named(name), lines)]
+    assert [(row[0], row[1]) for row in rows] == [(run.stream, run.settings.get("network.name", "alexnet")) for run in planned]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_further_table_has_a_row_for_each_variant_and_tells_them_apart(name: str, tmp_path: Path) -> None:
     kinds = made_up(name, tmp_path)
     text = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
     rows = cells(part(text, name))
     assert len(rows) == len({tuple(row[:2]) for row in rows}) == kinds
     assert all(any(run.variant in row[1] for row in rows) for run in named(name).runs)
-    for other in set(FURTHER) - {name}:
-        assert part(text, other) == part(page(*NAMES), other)
+    of_others = {run.key for one in EXPERIMENTS if one.name != name for run in one.runs}
+    shared = any(run.key in of_others for run in named(name).runs)
+    assert shared or all(cells(part(text, other)) == [] for other in set(NAMES) - {name})
 
 
 def test_the_page_changes_between_its_marks_alone(tmp_path: Path) -> None:
@@ -77,7 +86,7 @@ def test_the_page_changes_between_its_marks_alone(tmp_path: Path) -> None:
         assert with_tables(unpaired, EXPERIMENTS, tmp_path) == unpaired
     once = with_tables(page(*NAMES), EXPERIMENTS, tmp_path)
     emptied = page(*NAMES)
-    for name in ("results", "controls"):
+    for name in NAMES:
         assert "old" not in part(once, name)
         emptied, once = emptied.replace(part(emptied, name), ""), once.replace(part(once, name), "")
     assert once == emptied
@@ -88,14 +97,27 @@ def test_the_page_changes_between_its_marks_alone(tmp_path: Path) -> None:
 def test_a_repeated_run_counts_once_with_its_newest_numbers(tmp_path: Path) -> None:
     kinds = made_up("paper-network", tmp_path, ended="2026-01-01")
     made_up("paper-network", tmp_path, ended="2026-01-02", acc=70.0, commit=f"{'1' * 40} with changes")
-    rows = cells(part(with_tables(page("results"), EXPERIMENTS, tmp_path), "results"))
+    text = part(with_tables(page("results"), EXPERIMENTS, tmp_path), "results")
+    rows = cells(text)
     assert len(rows) == kinds
     for row in rows:
         seeds = row[3].split(", ")
         assert len(seeds) >= 3
         assert seeds == sorted(set(seeds))
         assert row[4].startswith("70.0")
-        assert row[-1] == "1111111 with changes"
+    assert "1111111 with changes" in text
+    assert "0000000" not in text
+
+
+def test_missing_runs_are_named_below_their_table(tmp_path: Path) -> None:
+    """All of them before the first line; none when each has one."""
+    runs = named("orders").runs
+    before = part(with_tables(page("orders"), EXPERIMENTS, tmp_path), "orders")
+    assert cells(before) == []
+    assert all(f"{run.stream}, {run.variant} (" in before for run in runs)
+    made_up("orders", tmp_path)
+    after = part(with_tables(page("orders"), EXPERIMENTS, tmp_path), "orders")
+    assert not any(f"{run.stream}, {run.variant} (" in after for run in runs)
 
 
 def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> None:
@@ -113,15 +135,16 @@ def test_runs_without_numbers_are_named_and_enter_no_mean(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("experiment", "most"), [("paper-network", 0.30), ("resnet18", 1.0), ("narrower", 1.0)])
 def test_every_model_of_the_main_table_is_within_its_size(experiment: str, most: float) -> None:
     """Everything in the file counted, over the weights of a dense network with one output row a class; also of runs without lines yet."""
-    lines = Store(RESULTS).read()
+    lines = Store(LINES).read()
     for run in named(experiment).runs:
-        params, found = size(*run.key[:3])
+        params, model = size(*run.key[:3])
         assert lines.get(run.key, {}).get("params", params) == params
         outline, name = outline_of(run.stream), run.settings.get("network.name", "alexnet")
         dense = describe(name, outline.input_shape, outline.n_classes).dense_params
-        assert params / dense < found <= most
+        assert params / dense < model.model_bytes_ratio <= most
 
 
 def test_a_line_of_another_network_than_todays_has_no_size() -> None:
-    run, lines = rows_of(named("narrower"), Store(RESULTS).read())[0]
-    assert sizes(run, lines) != sizes(run, [{**line, "params": line["params"] + 1} for line in lines]) == "-"
+    run, lines = rows_of(named("narrower"), Store(LINES).read())[0]
+    assert "-" not in of_model(run, lines)
+    assert of_model(run, [{**line, "params": line["params"] + 1} for line in lines]) == ["-", "-"]

@@ -40,6 +40,8 @@ def test_costs_show_the_whole_model_beside_the_dense_network_of_its_usual_width(
     assert (found["usual_width"], found["usual_dense_params"]) == (width_of(usual), usual.dense_params)
     assert found["model_bytes"] == 4 * found["params"] + found["small_bytes"] + found["kept_bytes"]
     assert found["model_bytes_ratio"] == found["model_bytes"] / (4 * usual.dense_params)
+    one_pass = 2 * sum(edge.weights * edge.positions for edge in usual.edges)
+    assert found["answer_ratio"] == found["inference_flops"] / one_pass
     shown = told(*command)
     assert all(text in shown for text in (spec.name, str(width_of(spec)), f"{found['model_bytes_ratio']:.4f}", f"{usual.dense_params:,}"))
 

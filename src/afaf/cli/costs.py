@@ -95,7 +95,7 @@ def detail_table(predicted: Costs, size: ModelSize) -> Table:
         )
     table.add_row("training FLOPs, live connections counted", *_flops(predicted.counted_flops, predicted.counted_flops_ratio))
     table.add_row("training FLOPs of the dense network", f"{predicted.dense_flops:.5e}", "")
-    table.add_row("FLOPs of one answer", *_flops(predicted.inference_flops, predicted.inference_flops_ratio))
+    table.add_row("FLOPs of one answer", f"{predicted.inference_flops:.4e}", f"{size.answer_ratio:.4f}x usual dense")
     table.add_row("kept between tasks besides the weights", in_bytes(predicted.kept_bytes), ", ".join(predicted.kept) or "nothing")
     return table
 

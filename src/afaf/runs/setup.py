@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from afaf.costing.footprint import dense_work
 from afaf.costing.predict import Costs
 from afaf.methods.base import Method
 from afaf.network.forward import Parameters
@@ -73,7 +74,7 @@ def restrict(stream: Stream, config: Config) -> Stream:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The network of a run, the bytes of its whole model, and those of the usual dense network's weights.
+    """The network of a run, with the bytes of its whole model and the work of one answer beside those of the usual dense network.
 
     The usual dense network is the same architecture with its usual width, one output row per class, and all weights counted.
     """
@@ -85,6 +86,7 @@ class ModelSize:
     usual_dense_params: int
     model_bytes: int  # weights, biases, norms and everything kept
     model_bytes_ratio: float
+    answer_ratio: float  # FLOPs of one answer
 
 
 def costs_of(job: Job) -> Costs:
@@ -98,9 +100,16 @@ def costs_and_size_of(job: Job) -> tuple[Costs, ModelSize]:
     outline, setup = _set_up(job)
     costs, spec = setup.config.parts.costs_of(setup.method, setup.spec, outline), setup.spec
     usual = describe(spec.name if job.network is None else job.network, outline.input_shape, outline.n_classes)
-    ratio = costs.model_bytes / (4 * usual.dense_params)
-    sizes = (width_of(spec), spec.n_classes, width_of(usual), usual.dense_params, costs.model_bytes, ratio)
-    return costs, ModelSize(spec.name, *sizes)
+    return costs, ModelSize(
+        network=spec.name,
+        width=width_of(spec),
+        output_rows=spec.n_classes,
+        usual_width=width_of(usual),
+        usual_dense_params=usual.dense_params,
+        model_bytes=costs.model_bytes,
+        model_bytes_ratio=costs.model_bytes / (4 * usual.dense_params),
+        answer_ratio=costs.inference_flops / dense_work(usual),
+    )
 
 
 def _set_up(job: Job) -> tuple[Outline, Setup]:
