@@ -2,7 +2,7 @@
 
 A part changes the task that a method sees (rotation self-labels: four outputs a class), adds a term to the loss (contrastive), or changes
 the answer made of the logits (mirror, router).
-Methods and engines do not know of them. docs/beyond.md says how they were chosen.
+Methods and engines do not know of them. docs/beyond-choices.md says how they were chosen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The preset of `afaf-plus`. docs/beyond.md says how each choice was made."""
+"""The preset of `afaf-plus`. docs/beyond-choices.md says how each choice was made."""
 
 from __future__ import annotations
 
