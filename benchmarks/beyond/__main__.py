@@ -16,12 +16,14 @@ from functools import cache
 from pathlib import Path
 
 from afaf.evaluation.metrics import average_incremental_accuracy
+from afaf.files import write_whole
 from afaf.runs.job import Job
 from afaf.runs.setup import ModelSize, costs_and_size_of
-from afaf.sweeps.experiments import Experiment, Planned, read_experiments
+from afaf.sweeps.experiments import Experiment, Planned, read_experiments, seeds_by
 from afaf.sweeps.store import Key, Line, Store
 
-HERE, PAGES = Path(__file__).parent, (Path("docs/beyond.md"), Path("docs/beyond-choices.md"))
+HERE = Path(__file__).parent
+PAGES = tuple(HERE.parents[1] / "docs" / name for name in ("beyond.md", "beyond-choices.md"))
 RESULTS = {"results": ("paper-network", "resnet18"), "narrower": ("narrower",)}  # tables of afaf-plus: marks -> experiments
 VARIANTS = ("ablation", "reuse", "transfer", "equal-width", "controls", "orders")  # tables of variants, each of one experiment
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
@@ -29,20 +31,20 @@ Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that
 
 
 def main() -> None:
-    experiments = read_experiments(HERE / "experiments")
+    experiments, lines = read_experiments(HERE / "experiments"), Store(HERE / "results").read()
     for page in PAGES:
-        page.write_text(with_tables(page.read_text(encoding="utf-8"), experiments, HERE / "results"), encoding="utf-8")
-    for line in in_no_table(experiments, Store(HERE / "results").read()):
+        write_whole(page, with_tables(page.read_text(encoding="utf-8"), experiments, lines).encode())
+    for line in in_no_table(experiments, lines):
         print(f"in no table: {line['stream']}, {line['method']}, {line['settings']}, seed {line['seed']}")
 
 
-def with_tables(page: str, experiments: Iterable[Experiment], results: Path) -> str:
+def with_tables(page: str, experiments: Iterable[Experiment], lines: Mapping[Key, Line]) -> str:
     """The page with the tables of these experiments between its marks."""
-    lines, planned = Store(results).read(), {one.name: one for one in experiments}
+    planned = {one.name: one for one in experiments}
     for marks, names in RESULTS.items():
-        page = between_marks(page, marks, of_experiments([planned[name] for name in names if name in planned], lines, main_table))
+        page = between_marks(page, marks, of_experiments([planned[name] for name in names], lines, main_table))
     for name in VARIANTS:
-        page = between_marks(page, name, of_experiments([planned[name]] if name in planned else [], lines, variants_table))
+        page = between_marks(page, name, of_experiments([planned[name]], lines, variants_table))
     return page
 
 
@@ -50,16 +52,14 @@ def of_experiments(experiments: Sequence[Experiment], lines: Mapping[Key, Line],
     """Their table, where its lines come from, and which of their runs are missing."""
     rows = [row for experiment in experiments for row in rows_of(experiment, lines)]
     parts = [write(rows), f"Commits: {commits(line for _, of_run in rows for line in of_run)}."] if rows else []
-    missing = [run for experiment in experiments for run in experiment.runs if run.key not in lines]
+    missing = [run for experiment in experiments for run in experiment.missing(lines)]
     return "\n\n".join([*parts, f"Not yet measured: {named(missing)}."] if missing else parts)
 
 
 def named(runs: Iterable[Planned]) -> str:
     """Runs in words, with the seeds of those that differ in nothing else together."""
-    seeds_of: dict[str, list[int]] = {}
-    for run in runs:
-        seeds_of.setdefault(f"{run.stream}, {run.variant or run.method}", []).append(run.seed)
-    return "; ".join(f"{what} ({'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))})" for what, seeds in seeds_of.items())
+    found = seeds_by(lambda run: f"{run.stream}, {run.variant}", runs)
+    return "; ".join(f"{what} ({'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))})" for what, seeds in found.items())
 
 
 def between_marks(page: str, name: str, table: str) -> str:
@@ -91,7 +91,8 @@ def main_table(rows: Iterable[Row]) -> str:
         incremental = spread(average_incremental_accuracy(line["R"]) for line in done)
         measured = [of(done, "acc"), incremental, of(done, "acc_task_il"), *of_model(run, done), seconds(done)]
         model = size(*run.key[:3])[1]
-        cells.append([run.stream, model.network, str(model.width), seeds(lines), *measured])
+        width = distinct([line.get("width", model.width) for line in done], 0)
+        cells.append([run.stream, model.network, width, seeds(lines), *measured])
     return table("stream, network, width, seeds, ACC, average incremental, task-IL, size, answer, seconds", cells)
 
 
@@ -150,10 +151,10 @@ def distinct(values: Iterable[float | None], digits: int) -> str:
 
 
 def of_model(run: Planned, lines: Iterable[Line]) -> list[str]:
-    """The bytes of a model and the FLOPs of its answer; none for lines of another network than the run would have today."""
+    """The bytes of a model and the FLOPs of its answer; none if all lines are of another network than the run would have today."""
     params, model = size(*run.key[:3])
-    same = [model for line in lines if line["params"] == params]
-    return [distinct([one.model_bytes_ratio for one in same], 2), distinct([one.answer_ratio for one in same], 1)]
+    same = any(line["params"] == params for line in lines)
+    return [f"{model.model_bytes_ratio:.2f}", f"{model.answer_ratio:.1f}"] if same else ["-", "-"]
 
 
 @cache

@@ -122,6 +122,7 @@ def asked_for(experiments: Path, names: Sequence[str], seeds: int | None, settin
 def list_experiments(experiments: Path, results: Path, names: Sequence[str], seeds: int | None, settings: Sequence[str]) -> None:
     """Print which experiments are complete; for those named also which runs are missing."""
     from afaf.report.measured import failure
+    from afaf.sweeps.experiments import seeds_by
     from afaf.sweeps.store import Store
 
     lines = Store(results).read()
@@ -138,8 +139,8 @@ def list_experiments(experiments: Path, results: Path, names: Sequence[str], see
     OUT.print(table)
     if names:
         for experiment in chosen:
-            for shape, missing_seeds in by_shape(experiment.missing(lines)).items():
-                say(f"missing: {shape}, seeds {missing_seeds}")
+            for shape, missing_seeds in seeds_by(without_seed, experiment.missing(lines)).items():
+                say(f"missing: {shape}, seeds {' '.join(map(str, missing_seeds))}")
 
 
 def folder_for(purpose: str) -> Path:
@@ -154,9 +155,6 @@ def folder_for(purpose: str) -> Path:
     return Path(named)
 
 
-def by_shape(runs: Sequence[Planned]) -> dict[str, str]:
-    """Group runs that differ only in their seed."""
-    shapes: dict[str, list[str]] = {}
-    for run in runs:
-        shapes.setdefault(str(run).rpartition(", seed")[0], []).append(str(run.seed))
-    return {shape: " ".join(seeds) for shape, seeds in shapes.items()}
+def without_seed(run: Planned) -> str:
+    """A run in words, the same for all runs that differ only in their seed."""
+    return str(run).rpartition(", seed")[0]

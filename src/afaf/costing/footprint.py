@@ -82,11 +82,6 @@ def forward_work(spec: NetworkSpec, live: Mapping[int, int]) -> int:
     return sum(2 * spec.edge(l).positions * count for l, count in live.items())
 
 
-def dense_work(spec: NetworkSpec) -> int:
-    """The same with all weights: the work of a pass through the dense network."""
-    return forward_work(spec, {l: edge.weights for l, edge in enumerate(spec.edges, 1)})
-
-
 def owner_bytes(spec: NetworkSpec, unit: Unit, stored: Iterable[int]) -> int:
     """Bytes of the owners of all connections (or weights) of these W_l."""
     return 2 * sum(prod(spec.edge(l).shape[: 3 if unit == "weight" else 2]) for l in stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from afaf.costing.footprint import CostModel, Footprint, dense_work, small_bytes
+from afaf.costing.footprint import CostModel, Footprint, small_bytes
 from afaf.network.spec import Edge, NetworkSpec
 from afaf.streams.tasks import Outline
 
@@ -69,7 +69,7 @@ def predict_costs(spec: NetworkSpec, outline: Outline, method: CostModel) -> Cos
         counted_flops=counted,
         counted_flops_ratio=counted / dense,
         inference_flops=inference,
-        inference_flops_ratio=inference / dense_work(spec),
+        inference_flops_ratio=inference / (2 * spec.dense_products),
         kept_bytes=sum(kept.values()),
         kept=kept,
         small_bytes=small_bytes(spec),

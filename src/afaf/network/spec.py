@@ -257,6 +257,11 @@ class NetworkSpec:
         """Weights of the dense network, biases not counted, as in the paper."""
         return sum(edge.weights for edge in self.edges)
 
+    @property
+    def dense_products(self) -> int:
+        """Multiplications in one pass of an image through the dense network."""
+        return sum(edge.weights * edge.positions for edge in self.edges)
+
     def with_classes(self, n_classes: int) -> NetworkSpec:
         return replace(self, n_classes=n_classes)
 

@@ -62,5 +62,5 @@ _SINGLE_THREAD = _SingleThread()
 
 def suitable_threads(spec: NetworkSpec, batch_size: int) -> contextlib.AbstractContextManager[None]:
     """Use one CPU thread for networks too small to benefit from several, else PyTorch's default; restored afterwards."""
-    work = batch_size * sum(edge.weights * edge.positions for edge in spec.edges)
+    work = batch_size * spec.dense_products
     return _SINGLE_THREAD if work < WORTH_SHARING else contextlib.nullcontext()

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from afaf.costing.footprint import dense_work
 from afaf.costing.predict import Costs
 from afaf.methods.base import Method
 from afaf.network.forward import Parameters
@@ -108,7 +107,7 @@ def costs_and_size_of(job: Job) -> tuple[Costs, ModelSize]:
         usual_dense_params=usual.dense_params,
         model_bytes=costs.model_bytes,
         model_bytes_ratio=costs.model_bytes / (4 * usual.dense_params),
-        answer_ratio=costs.inference_flops / dense_work(usual),
+        answer_ratio=costs.inference_flops / (2 * usual.dense_products),
     )
 
 

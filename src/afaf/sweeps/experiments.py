@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -91,6 +91,14 @@ class Experiment:
     def with_settings(self, more: Mapping[str, Any]) -> Experiment:
         """The same experiment with further settings in every run."""
         return replace(self, runs=tuple(run.with_settings(more) for run in self.runs))
+
+
+def seeds_by(name: Callable[[Planned], str], runs: Iterable[Planned]) -> dict[str, list[int]]:
+    """The seeds of runs that have the same name, in order."""
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        found.setdefault(name(run), []).append(run.seed)
+    return found
 
 
 def read_experiments(folder: Path, names: Iterable[str] = ("all",), seeds: int | None = None) -> list[Experiment]:
