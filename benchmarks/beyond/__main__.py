@@ -32,8 +32,9 @@ Row = tuple[Planned, list[Line]]  # a run, and the lines of it and of those that
 
 def main() -> None:
     experiments, lines = read_experiments(HERE / "experiments"), Store(HERE / "results").read()
-    for page in PAGES:
-        write_whole(page, with_tables(page.read_text(encoding="utf-8"), experiments, lines).encode())
+    texts = {page: with_tables(page.read_text(encoding="utf-8"), experiments, lines) for page in PAGES}
+    for page, text in texts.items():  # all are made before any is written
+        write_whole(page, text.encode())
     for line in in_no_table(experiments, lines):
         print(f"in no table: {line['stream']}, {line['method']}, {line['settings']}, seed {line['seed']}")
 
