@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
 from afaf.bounds import Count, Percent, Within
-from afaf.checked import NotEmpty, Shorthand, build
+from afaf.checked import NotEmpty, Shorthand, build, check_fields
 from afaf.errors import ConfigError
 
 
@@ -78,3 +78,22 @@ def test_lists_of_bounded_numbers_are_checked_entry_by_entry() -> None:
 def test_a_place_may_be_given() -> None:
     with pytest.raises(ConfigError, match=r"^learn\.inner\.count must be"):
         build(Outer, {"inner": {"count": 0}}, "learn")
+
+
+@dataclass(frozen=True)
+class Made:
+    count: Count
+    shares: tuple[Percent, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_a_dataclass_made_in_code_is_checked_like_one_that_is_read() -> None:
+    made = Made(np.int64(3), [1, np.float32(2.5)])  # type: ignore[arg-type]
+    assert made == build(Made, {"count": 3, "shares": [1, 2.5]})
+    assert type(made.count) is int
+    assert type(made.shares) is tuple
+    for wrong in ({"count": 0}, {"count": 2.0}, {"count": True}, {"shares": (1.0, 101.0)}, {"shares": 1.0}):
+        with pytest.raises(ConfigError, match=rf"Made\.{next(iter(wrong))}"):
+            replace(made, **wrong)  # type: ignore[arg-type]

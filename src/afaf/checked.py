@@ -67,11 +67,22 @@ def _check_for(kind: Any) -> Check:
     return functools.partial(_scalar, kind, Within())
 
 
+def check_fields(made: Any) -> None:
+    """For the `__post_init__` of a dataclass that is written in code: its fields become their annotated types, like those of read data."""
+    kind: Any = type(made)
+    for name, check in _checks_of_fields(kind).items():
+        object.__setattr__(made, name, check(getattr(made, name), _join(kind.__name__, name)))  # it may be frozen
+
+
+@functools.cache
+def _checks_of_fields(kind: Any) -> dict[str, Check]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: _check_for(hints[f.name]) for f in dataclasses.fields(kind)}
+
+
 @functools.cache
 def _dataclass(kind: Any) -> Check:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    checks = {name: _check_for(hints[name]) for name in fields}
+    fields, checks = {f.name: f for f in dataclasses.fields(kind)}, _checks_of_fields(kind)
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
 
     def check(value: Any, where: str) -> Any:

@@ -10,13 +10,16 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 import afaf
@@ -279,6 +282,7 @@ def test_the_command_that_tune_prints_is_the_run_that_was_tuned(tmp_path: Path) 
         (["run", "split-digits"], "name a stream and a method"),
         (["run", "--resume", "nothing"], "holds no run"),
         (["run", "split-digits", "afaf", "--resume", "nothing"], "--resume needs no more than the run folder"),
+        (["run", "--resume", "nothing", "--on", "ray"], "--resume needs no more than the run folder"),
         (["doctor", "nothing"], "does not exist"),
         (["run", "split-digits", "afaf", "--device", "cuda:77"], "'cuda:77'"),
         (["costs", "split-cifar10", "nothing"], "unknown method"),
@@ -338,6 +342,21 @@ def test_as_a_program_it_is_quiet_without_a_terminal(tmp_path: Path) -> None:
     assert "finetune" in done.stdout
 
 
+def test_no_bracket_is_lost_in_a_help_text() -> None:
+    """A word in brackets is Rich's markup, unless it is written with a backslash."""
+
+    def texts_of(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(param, "help", None) or "" for param in command.params)
+        for inner in getattr(command, "commands", {}).values():
+            yield from texts_of(inner)
+
+    texts = list(texts_of(typer.main.get_command(app)))
+    assert any("\\[" in text for text in texts)
+    for text in texts:
+        assert Text.from_markup(text).plain == text.replace("\\[", "[")
+
+
 def test_help_needs_no_pytorch() -> None:
     """What a shell asks for all the time answers at once."""
     code = "import sys, afaf.cli.main; sys.exit('torch' in sys.modules)"
@@ -383,7 +402,7 @@ def test_a_log_that_is_nested_deeply_is_a_damaged_log(tmp_path: Path) -> None:
         (MemoryError(), 2),
         (RecursionError(), 2),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), 2),
-        (ZeroDivisionError("a fault of ours"), FAULT),
+        (ZeroDivisionError("a fault of the user's"), 2),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -397,6 +416,16 @@ def test_any_error_is_one_line_and_a_traceback_on_request(error: Exception, code
     assert len(result.output.splitlines()) == 1
     monkeypatch.setenv("AFAF_TRACEBACK", "1")
     assert "Traceback" in runner.invoke(app, ["methods"]).output
+
+
+def test_a_fault_of_afaf_is_told_from_one_in_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faulty.py").write_text("import json\n\n\ndef small():\n    json.loads(None)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = runner.invoke(app, ["run", "split-digits", "finetune", "--set", "network.name=faulty:small"])
+    assert theirs.exit_code == 2
+    assert f"{tmp_path / 'faulty.py'}, line 5" in theirs.output.replace("\n", "")
+    monkeypatch.setattr("afaf.methods.method_names", None)
+    assert runner.invoke(app, ["methods"]).exit_code == FAULT
 
 
 def test_more_seeds_than_any_run_has_are_refused() -> None:

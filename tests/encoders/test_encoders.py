@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from afaf import AFAFClassifier
 from afaf.encoders import efficientnet_lite
 from afaf.encoders.cache import CachedEncoder
 from afaf.encoders.encoder import Encoder
@@ -94,6 +95,32 @@ def test_identity_is_data_and_follows_the_weights() -> None:
     assert identity.digest != find_encoder(Tiny(1), preprocessing=SMALL).identity.digest
     with pytest.raises(ValueError, match="preprocessing"):
         Identity.parse({**identity.to_dict(), "preprocessing": {**identity.to_dict()["preprocessing"], "std": [0.0, 1.0, 1.0]}})
+
+
+def test_a_module_may_say_how_images_are_prepared_with_a_dict() -> None:
+    module = Tiny()
+    module.preprocessing = {"size": 16, "mean": [0, 0.0, 0], "std": [255.0, 255.0, 255.0]}  # type: ignore[assignment]
+    assert find_encoder(module).identity == find_encoder(Tiny(), preprocessing=SMALL).identity
+
+
+def test_a_model_of_a_module_asks_for_the_module_when_it_is_read(tmp_path: Path) -> None:
+    """Its file holds the name of the module's class, which says nothing of where the module is."""
+    module, images = Tiny(), np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3), dtype=np.uint8)
+    module.preprocessing = SMALL  # type: ignore[assignment]
+    AFAFClassifier(encoder=module).fit(images, np.arange(12) % 2).save(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="encoder="):
+        AFAFClassifier.load(tmp_path / "m.safetensors").predict(images)
+    assert len(AFAFClassifier.load(tmp_path / "m.safetensors", encoder=module).predict(images)) == 12
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 16}, {"size": "16", "mean": [0] * 3, "std": [1] * 3}, {**vars(SMALL), "scale": 1}, "resize", 16]
+)
+def test_a_preprocessing_of_a_module_that_cannot_be_used_is_named(wrong: object) -> None:
+    module = Tiny()
+    module.preprocessing = wrong  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"Tiny\.preprocessing"):
+        find_encoder(module)
 
 
 def test_a_digest_sees_names_shapes_and_values() -> None:

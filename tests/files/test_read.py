@@ -35,6 +35,11 @@ def test_a_file_larger_than_its_kind_can_be_is_refused(tmp_path: Path) -> None:
         read_bytes(path, 4)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("é,\r\nb\n", encoding="utf-8-sig", newline="")
+    assert read_text(tmp_path / "file") == "é,\nb\n"
+
+
 def test_a_link_may_lead_within_a_folder_but_not_out_of_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -49,7 +49,7 @@ class Waves(nn.Module):
 class Drawn(AFAFClassifier):
     """Draws vectors as pictures of a square for each feature, for scikit-learn's suite has no images."""
 
-    def _images(self, flat: NDArray[Any]) -> NDArray[Any]:
+    def _images(self, flat: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         side = int(np.ceil(np.sqrt(flat.shape[1])))
         squares = np.pad(1 / (1 + np.exp(-flat.astype(np.float64))), ((0, 0), (0, side**2 - flat.shape[1])))
         places = np.arange(8) * side // 8
@@ -100,6 +100,14 @@ def patterns(classes: Any, per_class: int = 24, *, side: int = 8, channels: int 
     labels = np.repeat(np.arange(20)[list(classes)], per_class)
     noise = np.random.default_rng(seed).normal(0, 20, (len(labels), side, side, channels))
     return np.clip(all_patterns[labels] + noise, 0, 255).astype(np.uint8), labels
+
+
+def pictures(per_class: int = 20) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of two colours, for an encoder."""
+    pixels = np.random.default_rng(0).integers(0, 90, (2 * per_class, 8, 8, 3))
+    labels = np.arange(2).repeat(per_class)
+    pixels[labels == 1, :, :, 0] += 120
+    return pixels.astype(np.uint8), labels
 
 
 def learned(*instalments: Any, **parameters: Any) -> AFAFClassifier:
@@ -236,6 +244,61 @@ def test_a_number_means_the_same_whatever_its_type() -> None:
     x, y = patterns([0, 1])
     model = AFAFClassifier(**QUICK).fit(x, y)
     np.testing.assert_allclose(model.predict_proba(x.astype(np.float64)), model.predict_proba(x), atol=1e-5)
+
+
+def test_fractions_of_white_mean_what_bytes_mean() -> None:
+    images, labels = patterns([0, 1, 2])
+    model = AFAFClassifier(**QUICK).fit(images, labels)
+    for same in (images.astype(float), images.astype(int), images / 255):
+        assert np.allclose(model.decision_function(same), model.decision_function(images), atol=1e-4)
+
+
+@pytest.mark.parametrize("pixels", [float, int, lambda images: images / 255 - 0.5], ids=["floats", "ints", "centred"])
+def test_an_encoder_refuses_pixels_that_it_would_misread(pixels: Any) -> None:
+    images, labels = pictures()
+    model = AFAFClassifier(encoder=Waves()).fit(images, labels)
+    assert np.allclose(model.decision_function(images / 255), model.decision_function(images))
+    wrong = images.astype(pixels) if isinstance(pixels, type) else pixels(images)
+    for ask in (model.predict, lambda x: model.score(x, labels), lambda x: model.partial_fit(x, labels)):
+        with pytest.raises(ValueError, match="uint8"):
+            ask(wrong)
+
+
+def test_a_head_learns_more_of_known_classes_whatever_happens_in_networks() -> None:
+    images, labels = pictures()
+    model = AFAFClassifier(encoder=Waves(), learned_classes="skip").fit(images, labels)
+    before = model.decision_function(images)
+    assert not np.allclose(model.partial_fit(images[:10] // 2, labels[:10]).decision_function(images), before)
+
+
+@pytest.mark.parametrize("late", [{"epochs": 3}, {"validation_fraction": 0.5}, {"max_tasks": 3}])
+def test_parameters_of_a_network_are_refused_by_a_head(late: dict[str, Any]) -> None:
+    images, labels = pictures()
+    with pytest.raises(ValueError, match=next(iter(late))):
+        AFAFClassifier(encoder=Waves(), **late).fit(images, labels)
+    model = AFAFClassifier(encoder=Waves()).fit(images, labels)
+    with pytest.raises(ValueError, match=next(iter(late))):
+        model.set_params(**late).partial_fit(images, labels)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["run.images=3", "run.validation=0.5", "stream.order=seed:1", "network.weights=module", "learn.epochs=7", "network.name=small-cnn"],
+)
+def test_settings_that_would_have_no_effect_are_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(setting.split("=")[0])):
+        AFAFClassifier(**QUICK, settings=[setting]).fit(*patterns([0, 1]))
+
+
+@pytest.mark.parametrize("method", ["ridge", "packnet"])
+def test_a_model_of_a_run_answers_as_the_run_did(method: str, tmp_path: Path) -> None:
+    results = afaf.run("split-digits", method, settings={"learn.epochs": 1}, device="cpu")
+    assert results.model is not None
+    results.model.save(tmp_path / "m")
+    model = AFAFClassifier.load(tmp_path / "m", device="cpu")
+    for number, task in enumerate(afaf.open_stream("split-digits")):
+        truth = [task.class_names[list(task.classes).index(c)] for c in task.test.labels.tolist()]
+        assert 100 * model.score(np.asarray(task.test.images), truth) == pytest.approx(results.R[-1][number])
 
 
 def test_learned_classes_are_refused_and_the_model_is_unharmed() -> None:
@@ -382,8 +445,8 @@ def test_what_is_not_decided_when_a_model_is_begun_may_change(capsys: pytest.Cap
 MADE_WITH: list[dict[str, Any]] = [
     {},
     {"max_tasks": None, "max_classes": 6, "lr": 0.05, "validation_fraction": 0.25, "balance": False, "negatives": "never"},
-    {"augment": "crop-flip", "image_shape": (8, 8), "settings": ["sparse.density=25", "learn.lr=0.2", "sparse.drop=10"]},
-    {"network": None, "settings": {"network.name": "mlp", "method.l_reuse": 2, "sparse.density": 25, "learn.epochs": 3}, "random_state": 7},
+    {"augment": "crop-flip", "image_shape": (8, 8), "settings": ["sparse.density=25", "sparse.drop=10"], "random_state": 7},
+    {"network": None, "epochs": None, "settings": {"network.name": "mlp", "method.l_reuse": 2, "sparse.density": 25, "learn.epochs": 3}},
 ]
 BY_IMAGES = {"max_tasks": None, "network": None, "epochs": None, "batch_size": None, "settings": {"learn.batch_size": 64}}
 

@@ -103,6 +103,13 @@ def test_forgotten_images_and_classes_were_never_seen(encoder: Encoder) -> None:
         model.forget(model.encode(x[:1], ["fox"]))
 
 
+@pytest.mark.parametrize(("head", "option"), [("lda", {"shrinkage": 1.5}), ("ridge", {"strength": 0}), ("ridge", {"shrinkage": 0.5})])
+def test_an_option_that_a_head_cannot_follow_is_named(head: str, option: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(option))):
+        HeadSettings(head, option)
+    HeadSettings("lda", {"shrinkage": 1.0})
+
+
 def test_models_taught_apart_merge_into_one(encoder: Encoder) -> None:
     x, y = images()
     first = [i for i in range(len(y)) if y[i] in ("ant", "dog") or i % 2]
@@ -120,16 +127,55 @@ def test_only_models_of_one_encoder_and_head_merge(encoder: Encoder) -> None:
             model.merge(other)
 
 
-def test_a_removed_class_is_no_answer_until_it_is_learned_again(encoder: Encoder) -> None:
+def images_of(model: EncodedModel, label: str) -> int:
+    return int((model.taught.counts + model.held.counts)[model.life.known[label]])
+
+
+def test_a_removed_class_is_no_answer_and_learned_again_it_begins_anew(encoder: Encoder) -> None:
     x, y = images()
-    model = taught(encoder, x, y).copy()
+    wrong = ["cat" if label == "dog" else "dog" if label == "cat" else label for label in y]
+    model = taught(encoder, x, wrong).copy()
     model.remove("cat")
     assert list(model.life.known) == ["ant", "bee", "dog"]
     assert model.logits(x[:3]).shape == (3, 3)
-    again = model.learn(model.encode(x[80:81], ["cat"]))
-    assert sorted(again.life.known) == sorted(LABELS)
+    model.remove("dog")
+    cats = [i for i, label in enumerate(y) if label == "cat"]
+    again = model.learn(model.encode(x[cats], ["cat"] * len(cats)))
+    assert sorted(again.life.known) == ["ant", "bee", "cat"]
+    assert images_of(again, "cat") == len(cats)
+    assert [list(again.life.known)[i] for i in again.logits(x[cats]).argmax(1)] == ["cat"] * len(cats)
+    assert again.forget(again.encode(x[cats[1:]], ["cat"] * (len(cats) - 1))).life.known  # of those learned again
     with pytest.raises(DataError, match="fox"):
         model.rename("fox", "wolf")
+
+
+def test_a_class_may_take_the_name_of_a_removed_one(encoder: Encoder) -> None:
+    x, y = images()
+    some = [i for i, label in enumerate(y) if label in ("ant", "bee")]
+    model = taught(encoder, x[some], [y[i] for i in some]).copy()
+    model.remove("ant")
+    model.rename("bee", "ant")
+    rest = [i for i in range(len(y)) if i not in some]
+    model = model.learn(model.encode(x[rest], [y[i] for i in rest]))
+    model = EncodedModel.from_bytes(model.to_bytes())
+    model.attach(encoder)
+    assert list(model.life.known) == ["ant", *dict.fromkeys(y[i] for i in rest)]
+    assert [images_of(model, label) for label in ("ant", "cat", "dog")] == [y.count(label) for label in ("bee", "cat", "dog")]
+    answers = [list(model.life.known)[i] for i in model.logits(x[rest]).argmax(1)]
+    assert answers == [y[i] for i in rest]
+
+
+def test_a_class_that_one_model_has_removed_keeps_only_the_other_ones_images(encoder: Encoder) -> None:
+    x, y = images()
+    evens, odds = ([i for i in range(len(y)) if i % 2 == k] for k in (0, 1))
+    first, second = (taught(encoder, x[some], [y[i] for i in some]).copy() for some in (evens, odds))
+    first.remove("cat")
+    second.remove("dog")
+    for merged in (first.merge(second), second.merge(first)):
+        assert sorted(merged.life.known) == sorted(LABELS)
+        assert images_of(merged, "cat") == sum(y[i] == "cat" for i in odds)
+        assert images_of(merged, "dog") == sum(y[i] == "dog" for i in evens)
+        assert images_of(merged, "ant") == y.count("ant")
 
 
 def test_with_sums_of_each_class_a_removed_class_was_never_seen(encoder: Encoder) -> None:
@@ -294,9 +340,11 @@ def test_the_classifier_learns_known_classes_too_and_survives_pickle_and_files(t
     assert model.score(new, labels) > 0.95
     again = pickle.loads(pickle.dumps(model))
     model.save(tmp_path / "m.safetensors")
-    read = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset(), image_shape=(16, 16, 3))
-    for other in (again, read):
+    read = [AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset(), **shape) for shape in ({}, {"image_shape": (16, 16, 3)})]
+    more = pickle.loads(pickle.dumps(model)).partial_fit(x[:9], y[:9]).predict(new)
+    for other in (again, *read):
         assert np.array_equal(other.predict(new), model.predict(new))
+        assert np.array_equal(other.partial_fit(x[:9], y[:9]).predict(new), more)
     one_by_one = np.concatenate([model.decision_function(new[i : i + 1]) for i in range(9)])
     assert np.allclose(one_by_one, model.decision_function(new[:9]), atol=1e-6)
     with pytest.raises(ValueError, match="method"):

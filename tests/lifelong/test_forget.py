@@ -200,7 +200,7 @@ def part_of(features: np.ndarray, label: str) -> Part:
 
 def wrongly_forgotten(model: EncodedModel) -> EncodedModel:
     """What an earlier version left when it was told to forget images that it had not learned."""
-    state, _ = model.summed(some([0, 15, 30], 1)).placed(model.life.every_label)
+    state, _ = model.summed(some([0, 15, 30], 1)).placed(model.life.named, model.sums.taught.classes)
     return EncodedModel(model.identity, model.head, model.life, (model.sums - state).settled())
 
 

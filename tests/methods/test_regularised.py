@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import afaf
 from afaf.errors import ConfigError, DivergedError
+from afaf.methods import regularised
 from afaf.methods.base import TaskContext
 from afaf.methods.dense import DenseOptions
 from afaf.methods.ewc import EWC, EWCOptions
@@ -25,6 +26,7 @@ from afaf.training.losses import distillation
 from afaf.training.named import kept_tensors, protected_parameters, state_dict
 from afaf.training.plan import Step
 from afaf.training.quadratic import QuadraticPenalty, merged
+from conftest import small_stream
 from small_worlds import numbers, small_spec, world_of
 from worlds import probe
 
@@ -96,6 +98,56 @@ def test_a_diverging_penalty_stops_the_run_with_advice() -> None:
             afaf.run(afaf.open_stream("split-digits")[:2], method, settings=settings, device="cpu")
         results = afaf.run(afaf.open_stream("split-digits")[:2], method, settings={**settings, "method.penalty": "proximal"}, device="cpu")
         assert results.acc is not None
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "refused"),
+    [({}, True), ({"weight_decay": 1e-4}, True), ({"momentum": 0.9}, False), ({"optimiser": "adamw"}, False)],
+    ids=["plain", "decay", "momentum", "adamw"],
+)
+def test_only_without_momentum_is_a_step_refused_that_overshoots_further(optimiser: dict[str, Any], refused: bool) -> None:
+    """At lr x strength x importance = 2.5 plain steps leave any bound, while steps with momentum stay stable up to 3.8."""
+    world = world_of(EWC, EWCOptions(strength=50.0, penalty="explicit", blend="sum"), classes=(2, 2), **optimiser)
+    distances: list[float] = []
+
+    def alike(learner: Learner, context: TaskContext) -> Any:
+        return {name: torch.ones_like(tensor) for name, tensor in protected_parameters(learner.network.parameters).items()}
+
+    def watch(learner: Learner, context: TaskContext) -> None:
+        anchor, now = kept_tensors(learner.memory, "anchor/0"), protected_parameters(learner.network.parameters)
+        distances.extend(float((now[name] - old).abs().max()) for name, old in anchor.items())
+
+    world.method.estimate = alike  # type: ignore[attr-defined]
+    if refused:
+        with pytest.raises(DivergedError, match="task 2 diverge"):
+            world.learn()
+    else:
+        world.learn(after_epoch=watch)
+        assert 0 < max(distances) < 1
+
+
+@pytest.mark.parametrize("method", [EWC, MAS])
+def test_importance_is_measured_on_batches_as_large_as_those_learned_from(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with rotations, which make a batch of images four times as large: gradients cancel within a batch."""
+    learned, measured = [], []
+    plan, importance = method.plan, regularised.batch_importance
+
+    def planned(*arguments: Any) -> Any:
+        made = plan(*arguments)
+        learned.append(made.batch_size)
+        return made
+
+    def estimated(*arguments: Any, batch_size: int, **rest: Any) -> Any:
+        measured.append(batch_size)
+        return importance(*arguments, batch_size=batch_size, **rest)
+
+    monkeypatch.setattr(method, "plan", planned)
+    monkeypatch.setattr(regularised, "batch_importance", estimated)
+    for rotations in (False, True):
+        settings = {"learn.epochs": 1, "learn.batch_size": 4, "network.name": "mlp", "parts.rotations": rotations}
+        afaf.run(small_stream([2], per_class=12), method, settings=settings, device="cpu")
+    assert measured == learned
+    assert len(set(measured)) == 2
 
 
 def test_where_the_network_itself_got_out_of_hand_the_advice_is_a_lower_learning_rate() -> None:

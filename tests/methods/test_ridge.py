@@ -11,7 +11,7 @@ from torch import Tensor
 
 import afaf
 from afaf.errors import ConfigError
-from afaf.heads.patches import whitened_filters
+from afaf.heads.patches import patch_features, whitened_filters
 from afaf.heads.ridge import STRENGTHS, least_squares
 from afaf.heads.sums import Sums
 from afaf.methods.base import TaskContext
@@ -149,3 +149,27 @@ def test_settings_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             afaf.costs(stream, "ridge", settings=settings)
+
+
+def test_a_strength_too_weak_to_fit_a_head_is_refused_by_name() -> None:
+    """Border pixels of digits never vary, so that without any strength there is no one head."""
+    with pytest.raises(ConfigError, match=r"method\.strength=1e-17"):
+        afaf.run("split-digits", "ridge", settings={"learn.epochs": 1, "method.strength": 1e-17}, device="cpu")
+
+
+def test_an_image_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known task changes no logit, so that both accuracies come from the same answer."""
+    from conftest import small_stream
+
+    seen: list[int] = []
+
+    def counted(x: Tensor, *filters: Tensor) -> Tensor:
+        seen.append(len(x))
+        return patch_features(x, *filters)
+
+    monkeypatch.setattr("afaf.methods.ridge.patch_features", counted)
+    stream = small_stream([2])
+    settings = {"network.name": "mlp", "learn.epochs": 1, "method.features": "patches", "method.filters": 5, "method.patch": 4}
+    results = afaf.run(stream, "ridge", settings=settings, device="cpu")
+    assert sum(seen) == len(stream[0].train) + len(stream[0].test)
+    assert results.R_task_il == results.R

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -138,6 +140,8 @@ def test_groups_and_cuts_of_a_resnet() -> None:
         ((Layer("conv", 4), Layer("conv", 4, inputs=(1, 2))), "layer 3"),
         ((Layer("conv", 4, stride=2, kernel=9),), "conv 1"),
         ((Layer("conv", 4, ("tanh",)),), "conv 1.*tanh"),
+        ((Layer("conv", 4, ("relu", "pool", "pool")),), "conv 1.*pool"),
+        ((Layer("conv", 4, ("pool(2,2,2)",)),), "conv 1.*pool"),
         ((Layer("conv", 4, padding=1), Layer("sum", 4, inputs=(1, 2))), "layer 3"),
         ((Layer("conv", 4), Layer("conv", 6, groups=4)), "conv 2.*groups"),
         ((Layer("conv", 6), Layer("conv", 4, groups=4)), "conv 2.*groups"),
@@ -149,9 +153,45 @@ def test_graphs_that_make_no_sense_are_refused(hidden: tuple[Layer, ...], named:
         _ = NetworkSpec("wrong", (1, 8, 8), hidden, 2).layers
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "dens"},
+        {"kind": "Conv"},
+        {"neurons": 32.0},
+        {"neurons": 0},
+        {"ops": "relu"},
+        {"kernel": 0},
+        {"stride": 0},
+        {"padding": -1},
+        {"groups": 0},
+        {"inputs": (0,)},
+    ],
+)
+def test_a_layer_that_no_file_could_hold_cannot_be_made(wrong: dict[str, Any]) -> None:
+    """Else its run would be learned to the end, and the model not read back."""
+    with pytest.raises(ConfigError, match=rf"Layer\.{next(iter(wrong))}"):
+        Layer(**{"kind": "conv", "neurons": 4, **wrong})
+
+
+def test_a_layer_may_be_made_with_numbers_of_numpy_and_lists() -> None:
+    one = np.int64(1)
+    layer = Layer("conv", np.int32(8), ["relu"], 3 * one, one, 0 * one, [2 * one], one)  # type: ignore[arg-type]
+    assert layer == Layer("conv", 8, ("relu",), inputs=(2,))
+    assert json.loads(json.dumps(layer.to_dict())) == layer.to_dict()
+
+
+def test_a_wrong_layer_ends_a_run_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "badly.py").write_text('from afaf.extend import Layer\n\ndef small():\n    return (Layer("dens", 32),)\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"badly:small.*kind.*dens"):
+        afaf.run("split-digits", "finetune", settings={"network.name": "badly:small"}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_operations_are_read_from_text() -> None:
     assert parse_operation("pool(3,2,1)", 0.2) == MaxPool(3, 2, 1)
-    for wrong in ("pool(3)", "pool(0,1,1)", "tanh", "relu(1)", "pool(a,b,c)", ""):
+    for wrong in ("pool(3)", "pool(0,1,1)", "pool(3,2,2)", "tanh", "relu(1)", "pool(a,b,c)", ""):
         with pytest.raises(ValueError, match="operation"):
             parse_operation(wrong, 0.2)
 

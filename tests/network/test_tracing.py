@@ -114,7 +114,10 @@ def filled(module: nn.Module) -> nn.Module:
 def test_a_network_with_a_modules_weights_computes_what_the_module_does(make: Any) -> None:
     """Up to its last layer: that of the network is of another stream's classes, and drawn from the seed."""
     module = filled(make())
-    shape = (3, 16, 16) if isinstance(module, ResNet10) else (1, 8, 8)
+    computes_the_same(module, (3, 16, 16) if isinstance(module, ResNet10) else (1, 8, 8))
+
+
+def computes_the_same(module: nn.Module, shape: tuple[int, ...]) -> None:
     spec = describe(module, shape, 3)
     network = Network(spec, seed=1, initial=module_values(module, spec))
     for l in spec.edge_numbers:
@@ -195,6 +198,20 @@ def test_torchvisions_resnet18_learns_two_tasks_of_cifar10() -> None:
     assert min(results.R_task_il[i][i] for i in range(2)) > 60
 
 
+class Rows(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(-1, self.width)
+
+
+class Broadcast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.adaptive_avg_pool2d(x, 1)
+
+
 class ByValue(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
@@ -218,6 +235,83 @@ class ByValue(nn.Module):
 def test_what_is_not_supported_is_named(module: nn.Module, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         trace(module, torch.zeros(1, 1, 8, 8))
+
+
+class Ordered(nn.Module):
+    """Two convolutions of which the second reads the first's value in one way or another, then a step of `then`, and a Linear layer."""
+
+    def __init__(self, then: str) -> None:
+        super().__init__()
+        self.then, self.changes, self.plain = then, nn.ReLU(inplace=True), nn.ReLU()
+        self.first, self.second, self.head = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(144, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(getattr(self, self.then)(self.first(x)).flatten(1))  # type: ignore[no-any-return]
+
+    def module_skip(self, x: Tensor) -> Tensor:
+        return self.second(self.changes(x)) + x  # type: ignore[no-any-return]
+
+    def function_skip(self, x: Tensor) -> Tensor:
+        return self.second(F.relu(x, True)) + x  # type: ignore[no-any-return]
+
+    def method_skip(self, x: Tensor) -> Tensor:
+        return self.second(x.relu_()) + x  # type: ignore[no-any-return]
+
+    def view_skip(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1)
+        return self.second(self.changes(x)).flatten(1) + rows  # type: ignore[no-any-return]
+
+    def kept_sum(self, x: Tensor) -> Tensor:
+        kept = x
+        x += self.second(x)
+        return self.plain(x) + kept  # type: ignore[no-any-return]
+
+    def last_reader(self, x: Tensor) -> Tensor:
+        return self.second(x) + self.changes(x)  # type: ignore[no-any-return]
+
+    def last_reader_of_a_sum(self, x: Tensor) -> Tensor:
+        y = self.second(x)
+        y += x
+        return self.changes(y)  # type: ignore[no-any-return]
+
+    def alone(self, x: Tensor) -> Tensor:
+        return self.second(self.changes(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("then", "named"),
+    [
+        ("module_skip", "'changes'.*'add'"),
+        ("function_skip", "'relu'.*'add'"),
+        ("method_skip", "'relu_'.*'add'"),
+        ("view_skip", "'changes'.*'add'"),
+        ("kept_sum", "'iadd'.*'add'"),
+    ],
+)
+def test_a_value_that_is_changed_before_it_is_read_is_refused(then: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        trace(Ordered(then), torch.zeros(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize("then", ["last_reader", "last_reader_of_a_sum", "alone"])
+def test_a_value_that_is_read_before_it_is_changed_is_read_unchanged(then: str) -> None:
+    torch.manual_seed(0)
+    computes_the_same(Ordered(then).eval(), (1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("modules", "named"),
+    [
+        ([nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, 2)], "'3'.*144"),
+        ([nn.Conv2d(1, 4, 3), nn.Linear(6, 3), nn.Flatten(), nn.Linear(72, 2)], "'1'.*flatten"),
+        ([nn.Linear(8, 3), nn.Flatten(), nn.Linear(24, 2)], "'0'.*flatten"),
+        ([nn.Conv2d(1, 4, 3), Rows(72), nn.Linear(72, 2)], "'view'.*72"),
+        ([nn.Conv2d(1, 4, 3), Broadcast(), nn.Flatten(), nn.Linear(144, 2)], "'add'.*shapes"),
+    ],
+)
+def test_values_of_another_shape_than_the_described_layers_are_refused(modules: list[nn.Module], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        trace(nn.Sequential(*modules), torch.zeros(1, 1, 8, 8))
 
 
 @pytest.mark.usefixtures("package")

@@ -118,6 +118,8 @@ def test_files(tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
     toml.write_text('[learn]\nepochs = 2\n[method]\ncandidates = "random"\n')
     assert build_config(AFAFOptions, *read_config_file(toml)).learn.epochs == 2
+    toml.write_text("[learn]\nepochs = 3\n", encoding="utf-8-sig")  # as some editors of Windows write it
+    assert build_config(AFAFOptions, *read_config_file(toml)).learn.epochs == 3
     toml.write_text("[learn\n")
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_config_file(toml)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from afaf.errors import LockedError, RunError
+from afaf.files import lock
 from afaf.files.lock import FolderLock, is_locked
 from afaf.runs.folder import RunFolder
 from forks import Forks
@@ -52,6 +53,28 @@ def test_a_run_that_begins_while_the_folder_is_looked_at_is_a_run(tmp_path: Path
     with pytest.raises(RunError) as raised:
         RunFolder.refuse_taken(tmp_path)
     assert "not empty" not in str(raised.value)
+
+
+def test_a_lock_that_was_removed_meanwhile_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process opens the file, its holder removes it, another makes the next one: it may not hold what has no name any more."""
+    first, second, third = (FolderLock(tmp_path) for _ in range(3))
+    first.take()
+    locks = lock._lock
+
+    def late(handle: int) -> bool:
+        monkeypatch.undo()
+        first.remove()
+        second.take()
+        return locks(handle)
+
+    monkeypatch.setattr(lock, "_lock", late)
+    with pytest.raises(LockedError):
+        third.take()
+    second.remove()
+    assert list(tmp_path.iterdir()) == []
+    third.take()
+    third.release()
+    assert not is_locked(tmp_path)
 
 
 @pytest.mark.slow

@@ -322,3 +322,15 @@ def test_under_strict_isolation_no_copies_of_biases_and_norms_are_kept() -> None
     assert not learner.network.snapshots
     with pytest.raises(ValueError, match="task 1"):
         learner.network.as_of(1, learner.ledger)
+
+
+def test_a_network_with_fewer_classes_than_the_router_is_scored_on_its_own() -> None:
+    """packnet answers a known task with the network as it was then: output rows that were added since are not among its answers."""
+    settings = {**QUICK, **ON, "network.outputs": "grown", "method.share": 30}
+    results = afaf.run(stream(), "packnet", device="cpu", settings=settings)
+    assert all(len(row) == task for task, row in enumerate(results.R_task_il, 1))
+    assert results.model is not None
+    learner, x = results.model.learner, torch.randn(3, 1, 8, 8)
+    router, whole = Router(settings["parts.filters"], settings["parts.patch"]), class_logits(learner.network, learner)
+    fewer = router.predictor(learner, lambda images: whole(images)[:, :2])(x)
+    assert torch.equal(fewer, router.predictor(learner, whole)(x)[:, :2])

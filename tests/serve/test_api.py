@@ -164,6 +164,16 @@ def test_a_file_changed_by_another_program_is_not_written_over(path: Path) -> No
         assert client.delete("/classes/green").status_code == 204
 
 
+def test_a_call_that_finds_the_file_changed_by_another_program_has_failed(path: Path) -> None:
+    with running(path) as client:
+        result = CliRunner().invoke(app, ["classes", str(path), "--rename", "red=rouge"])
+        assert result.exit_code == 0, result.output
+        add(client, "blue", [photo("blue", i) for i in range(6)])
+        job = wait(client, client.post("/learn"))
+        assert (job["state"], job["learned"]) == ("failed", None)
+        assert names(client) == ["green", "rouge"]
+
+
 def test_images_wait_by_class_and_can_be_discarded(path: Path) -> None:
     with running(path, limits={"waiting_bytes": 4 * 224 * 224 * 3}) as client:
         assert add(client, "a%2Fb", [photo("red", 0)]).json() == {"name": "a/b", "waiting": 1}

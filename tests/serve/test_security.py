@@ -36,6 +36,11 @@ def test_a_foreign_host_is_refused(path: Path) -> None:
             "10.0.0.7",
             "[::2]",
             "a b",
+            "[",
+            "[::1",
+            "[localhost]",
+            "127.0.0.1:port",
+            "127.0.0.1:99999",
         ):
             for address in ("/", "/classes", "/page/app.js", "/docs", "/nowhere"):
                 assert kind(client.get(address, headers={"host": host})) == (403, "host"), host
@@ -52,6 +57,8 @@ def test_a_foreign_origin_may_neither_teach_nor_ask(path: Path) -> None:
             {"origin": "null"},
             {"origin": ""},
             {"origin": "http://127.0.0.1:1"},
+            {"origin": "http://["},
+            {"origin": "http://[::1"},
             {"sec-fetch-site": "cross-site"},
             {"sec-fetch-site": "same-site"},
         ):

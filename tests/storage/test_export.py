@@ -153,3 +153,17 @@ def test_vectors_are_exported_too(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(3, 2, (60, 7)).astype(np.float32)
     model = AFAFClassifier(epochs=2, random_state=0, device="cpu").fit(x, np.arange(60) % 3)._lifelong
     assert export(model, tmp_path / "m.pt2", "torch", x).difference < 1e-5
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_a_model_of_floats_is_tried_on_the_bytes_of_files_as_it_predicts_them(form: Any, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+        pytest.importorskip("onnxruntime")
+    model = AFAFClassifier(max_tasks=2, epochs=2, random_state=0, device="cpu")
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), dtype=np.uint8)
+    model.partial_fit(images.astype(np.float64), np.arange(30) % 3)
+    found = export(model._lifelong, tmp_path / "m", form, images)
+    assert found.images == 30
+    logits, _ = (open_onnx if form == "onnx" else open_torch)(tmp_path / "m")(images.astype(np.float32))
+    assert np.allclose(logits, model._lifelong.logits(images), atol=1e-4)

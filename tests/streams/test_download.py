@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from afaf.errors import DataError, WriteError
+from afaf.files.lock import FolderLock
 from afaf.streams import download as module
 from afaf.streams.download import INCOMING, download, get
 from afaf.streams.sources import SOURCES, Remote, Source
@@ -458,6 +459,23 @@ def test_two_processes_do_not_write_the_same_download(cifar: Source, tmp_path: P
     with module._locked(data / INCOMING / "cifar10"), pytest.raises(DataError, match="another process is downloading"):
         get(cifar, data)
     get(cifar, data)
+
+
+def test_the_lock_of_the_next_download_survives_the_end_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes the lock at the moment it is released."""
+    pytest.importorskip("fcntl")
+    release, following = FolderLock.release, FolderLock(tmp_path)
+
+    def release_and_go_on(lock: FolderLock) -> None:
+        release(lock)
+        monkeypatch.undo()
+        following.take()
+
+    with module._locked(tmp_path):
+        monkeypatch.setattr(FolderLock, "release", release_and_go_on)
+    with pytest.raises(DataError, match="another process is downloading"), module._locked(tmp_path):
+        pass
+    following.release()
 
 
 @pytest.mark.parametrize("link", [".incoming", ".incoming/NAME"])

@@ -372,6 +372,8 @@ def test_vectors_and_fortran_order(tmp_path: Path) -> None:
         ({"x_train": np.full((24, 8, 8), np.nan)}, "NaN"),
         ({"x_train": np.array(["x"] * 24)}, "shape"),
         ({"x_train": makers.pixels(24, 0, 5)}, "shape"),
+        ({"x_train": makers.pixels(24, 8, 8), "x_test": makers.pixels(24, 64), "y_test": np.arange(24) % 4}, r"\(24, 8, 8\).*\(24, 64\)"),
+        ({"x_train": makers.pixels(24, 64), "x_test": makers.pixels(24, 8, 8), "y_test": np.arange(24) % 4}, r"\(24, 64\).*\(24, 8, 8\)"),
     ],
 )
 def test_arrays_that_are_no_stream(tmp_path: Path, change: dict, word: str) -> None:

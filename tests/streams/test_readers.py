@@ -21,6 +21,7 @@ from afaf.streams.benchmarks import load_groups
 from afaf.streams.sources import PARTS, SOURCES, Source
 from afaf.streams.sources.cifar import cifar_records
 from afaf.streams.sources.idx import idx_records
+from afaf.streams.sources.listed import manifest_files
 from afaf.streams.sources.notmnist import ARCHIVE, split_by_pixels
 from streams import makers
 
@@ -348,3 +349,10 @@ def test_idx_records_names_both_files_when_they_disagree(tmp_path: Path) -> None
     (tmp_path / "b").write_bytes(makers.idx_bytes(np.arange(9, dtype=np.uint8)))
     with pytest.raises(DataError, match=r"a promises 4 images, but .*b has 9 labels"):
         idx_records(tmp_path / "a", tmp_path / "b", 10, 100)
+
+
+@pytest.mark.parametrize("header", ["path,label\n", ""])
+def test_a_manifest_written_by_excel_is_read(header: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "images.csv").write_text(f"{header}a.png,red\n", encoding="utf-8-sig")  # with a byte-order mark
+    assert manifest_files(tmp_path / "images.csv") == [(tmp_path / "a.png", "red")]

@@ -22,6 +22,7 @@ from afaf.runs.events import Event
 from afaf.runs.job import Job
 from afaf.runs.setup import set_up
 from afaf.runs.stop import StopToken
+from afaf.storage.model_file import Model
 from afaf.streams.benchmarks import outline_of
 from afaf.sweeps.executor import LocalExecutor
 from afaf.sweeps.experiments import Experiment, differing, read_experiment, read_experiments
@@ -62,6 +63,18 @@ def test_costs_and_what_is_kept_are_of_the_images_that_were_learned(tmp_path: Pa
     expected = afaf.costs(learned, "finetune", settings={"learn.epochs": 1})
     assert line["costs"]["dense_flops"] == pytest.approx(expected.dense_flops, rel=1e-5)
     assert [stream.outline for stream in seen] == [learned.outline]
+
+
+def test_costs_are_of_the_model_that_learned_fewer_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preset of afaf-plus counts the images of the whole stream: that of the images learned would have fewer filters."""
+    models: list[Model] = []
+    monkeypatch.setattr("paper.probes.ledger", lambda model, stream: models.append(model))
+    chosen = experiment(tmp_path, '"afaf-plus"', 'ledger = "paper.probes:ledger"').with_settings(QUICK)
+    (line,) = lines_of(tmp_path, chosen)
+    whole = afaf.costs("split-digits", "afaf-plus", settings={"learn.epochs": 1})
+    assert [model.learner.kept_bytes for model in models] == [whole.kept["router: Gram matrix and sums"]]
+    assert line["costs"]["kept_bytes"] == whole.kept_bytes
+    assert line["costs"]["dense_flops"] < whole.dense_flops  # of fewer images
 
 
 @pytest.mark.parametrize("name", ["paper.probes:nothing", "paper.nothing:ledger", "paper.probes", ""])

@@ -207,6 +207,20 @@ def test_a_storage_that_cannot_be_written_is_refused(storage: str, tmp_path: Pat
     assert storage in " ".join(told.stderr.split())
 
 
+@pytest.mark.parametrize("blocked", ["out", "out/sweep", "out/sweep/journal.log"])
+def test_a_folder_that_cannot_be_written_ends_a_search_like_a_run(blocked: str, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "sweep"
+    (tmp_path / blocked).parent.mkdir(parents=True, exist_ok=True)
+    if blocked == "out/sweep/journal.log":
+        (tmp_path / blocked).mkdir()
+    else:
+        (tmp_path / blocked).write_text("a file")
+    told = runner.invoke(app, ["sweep", "split-digits", "finetune", "--out", str(out), "--device", "cpu"])
+    assert told.exit_code == 1, told.output
+    assert "--out" in told.stderr
+    assert "--storage" not in told.stderr
+
+
 def test_any_storage_of_optuna_will_do(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     assert len(search(tmp_path / "out", 2, storage=url).trials) == 2
@@ -221,6 +235,20 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert not re.search(r"https?://|<link|@import|src=|url\(", page)
     complete = [trial for trial in outcome.trials if trial.state == "complete"]
     assert page.count('stroke="var(--heat)"') == len(complete)
+
+
+def test_a_trial_is_kept_without_its_model_and_the_report_names_its_sweep(tmp_path: Path) -> None:
+    folder = tmp_path / "a sweep"
+    search(folder, 2)
+    (folder / "trials" / "1" / "results.json").unlink()  # as of a trial that was stopped early
+    for number in ("0", "1"):
+        with pytest.raises(RunError) as caught:
+            write_report(folder / "trials" / number)
+        assert f"afaf report '{folder}'" in str(caught.value)
+        assert "--resume" not in str(caught.value)
+    (folder / "sweep.json").unlink()  # a run folder of its own
+    with pytest.raises(RunError, match="--resume"):
+        write_report(folder / "trials" / "1")
 
 
 ABOUT = {"stream": "s", "method": "ewc", "seed": 0, "objective": "acc", "space": {"learn.lr": {"choices": [0.1]}}}

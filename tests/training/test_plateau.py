@@ -19,6 +19,7 @@ from afaf.training.learner import Learner
 from afaf.training.plan import LearningPlan
 from afaf.training.plateau import loss_on
 from afaf.training.step import Workspace
+from afaf.training.task_data import TaskData
 from conftest import small_stream
 from small_worlds import numbers, world_of
 
@@ -120,6 +121,26 @@ def test_below_the_lowest_rate_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = by_the_rule(found.losses, 0.1, 1)
     assert rates[-1] < 1e-4 <= rates[-2]
     assert found.rates == rates[:-1]
+
+
+@pytest.mark.parametrize("method", ["finetune", "ewc", "packnet"])
+def test_with_rotations_images_held_out_are_judged_by_the_rows_that_are_learned(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows 4 c to 4 c + 3 stand for the four rotations of class c, of images held out as of images learned from."""
+    judged: dict[int, set[tuple[int, ...]]] = {}
+
+    def watched(learner: Learner, plan: LearningPlan, data: TaskData) -> float:
+        judged.setdefault(plan.task, set()).add(tuple(data.labels.tolist()))
+        images = data.batch(torch.arange(4))[0]
+        assert all(torch.equal(images[v], torch.rot90(images[0], v, (1, 2))) for v in range(4))
+        return loss_on(learner, plan, data)
+
+    monkeypatch.setattr(plateau, "loss_on", watched)
+    stream = small_stream([2, 2], per_class=12)
+    settings: dict[str, Any] = {"learn.epochs": 2, "learn.patience": 1, "run.validation": 0.3, "parts.rotations": True}
+    run(Job(stream, method, settings={**settings, "network.name": "mlp", **({"method.share": 30} if method == "packnet" else {})}))
+    for task in stream.with_validation(0.3):
+        rows = tuple(4 * int(c) + v for c in task.held_out("validation").labels for v in range(4))
+        assert judged[task.number] == {rows}
 
 
 def test_settings_that_contradict_it_are_refused() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -15,11 +17,12 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from afaf.cli.consoles import ERR, OutputError, safe_streams, say, say_styled, warn
-from afaf.errors import StoppedError
+from afaf.errors import ConfigError, StoppedError
 from afaf.explain import explained
 from afaf.text import printable, printable_name
 
 TRACEBACK = "AFAF_TRACEBACK"  # an environment variable: set, errors show where in the program they came from
+PACKAGE = Path(__file__).resolve().parents[1]
 FAULT = 70  # the exit code of a fault of this program, as sysexits.h has it
 
 
@@ -59,6 +62,9 @@ def print_error(error: Exception) -> int:
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     known = explained(error)
     if known is None:
+        if place := _in_users_code(error):
+            _error(f"{place}: {type(error).__name__}: {printable_name(error)[:300]}. {TRACEBACK}=1 shows the calls that led there")
+            return ConfigError.exit_code
         _error(
             f"a bug in afaf: {type(error).__name__}: {printable_name(error)[:300]}. Please report it, "
             f"with what the same command prints when {TRACEBACK}=1 is set"
@@ -69,6 +75,18 @@ def print_error(error: Exception) -> int:
     elif not (isinstance(known, OutputError) and known.reader_left):
         _error(str(known))
     return known.exit_code
+
+
+def _in_users_code(error: Exception) -> str | None:
+    """Where the error arose, if that is in a method, network or encoder of the user's own; it may have called a library."""
+    libraries = [Path(path) for path in sysconfig.get_paths().values()]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(PACKAGE):
+            return None
+        if file.is_file() and not any(file.is_relative_to(library) for library in libraries):
+            return f"{printable_name(file)}, line {frame.lineno}, in {frame.name}"
+    return None
 
 
 def _error(words: str) -> None:

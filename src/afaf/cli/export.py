@@ -23,7 +23,8 @@ def export(
 ) -> None:
     """Write the network for production: unused neurons removed, normalisation and calibration included, verified against the model.
 
-    It takes pixels as they are in image files: bytes, (images, height, width, channels). A model with an encoder is written with it.
+    It takes pixels as they are in image files: bytes, (images, height, width, channels); of a model that was taught floats, floats. A
+    model with an encoder is written with it.
 
     It answers with logits and probabilities; the labels are in the file's metadata.
     """

@@ -96,7 +96,7 @@ def run(
 
     if resume is not None:
         given = stream or methods or seed is not None or seeds is not None or out or config or precision or tensorboard or jobs_at_once
-        if given:
+        if given or on != "local":
             raise ConfigError("--resume needs no more than the run folder: the rest is read from there (--device and --data may be given)")
         resume_run(resume, device, set_, data, as_json=json_)
         return

@@ -35,10 +35,10 @@ def reproduce(
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     results: Annotated[
-        Path | None, typer.Option(help="The folder of results (default: as [tool.afaf] of pyproject.toml says, else results).")
+        Path | None, typer.Option(help="The folder of results (default: as \\[tool.afaf] of pyproject.toml says, else results).")
     ] = None,
     experiments: Annotated[
-        Path | None, typer.Option(help="The folder of experiments (default: as [tool.afaf] of pyproject.toml says, else experiments).")
+        Path | None, typer.Option(help="The folder of experiments (default: as \\[tool.afaf] of pyproject.toml says, else experiments).")
     ] = None,
     set_: SetOption = [],
     data: DataOption = None,

@@ -38,8 +38,7 @@ def automatic() -> str:
 def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "cpu", preprocessing: Preprocessing | None = None) -> Encoder:
     """The encoder for a name, a file or a module. `preprocessing` overrides its own, which a module may have as attribute."""
     if isinstance(source, nn.Module):
-        own: Preprocessing = getattr(source, "preprocessing", IMAGENET)
-        return _of_users_module(source, preprocessing or own, device)
+        return _of_users_module(source, preprocessing or _own_preprocessing(source), device)
     name = str(source)
     if name == efficientnet_lite.NAME:
         lite0, digest = efficientnet_lite.load()
@@ -53,7 +52,21 @@ def find_encoder(source: str | Path | nn.Module, device: torch.device | str = "c
         return of_module(network, name, preprocessing or own, device)
     if name.endswith((".pt2", ".onnx")):
         return _of_file(Path(name).expanduser(), preprocessing, device)
-    raise ConfigError(unknown("encoder", name, NAMES))
+    raise ConfigError(f"{unknown('encoder', name, NAMES)}. If it is a module of your own, pass the module with encoder= (in Python)")
+
+
+def _own_preprocessing(module: nn.Module) -> Preprocessing:
+    """A module's attribute `preprocessing`: a `Preprocessing`, or a mapping of its fields."""
+    given = getattr(module, "preprocessing", None)
+    if given is None or isinstance(given, Preprocessing):
+        return given or IMAGENET
+    try:
+        return Preprocessing.parse(given)
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{type(module).__name__}.preprocessing cannot be used: give a dict of size (a whole number), mean and std (three numbers "
+            f"each, of pixels in 0..255) and optionally crop (0 to 1), not {str(given)[:200]}"
+        ) from None
 
 
 def of_module(module: nn.Module, name: str, preprocessing: Preprocessing, device: torch.device | str = "cpu") -> Encoder:
@@ -167,7 +180,7 @@ def _of_file(path: Path, preprocessing: Preprocessing | None, device: torch.devi
     try:
         run, text, module = open_file(path, device)
         table = json.loads(text) if text else None
-        own = Preprocessing(**{**table, "mean": tuple(table["mean"]), "std": tuple(table["std"])}) if table else IMAGENET
+        own = Preprocessing.parse(table) if table else IMAGENET
     except ConfigError:
         raise
     except Exception as error:

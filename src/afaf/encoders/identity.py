@@ -28,6 +28,11 @@ class Preprocessing:
         if not all(type(n) in (int, float) and isfinite(n) for n in numbers) or min(self.std) <= 0 or not 0 < self.crop <= 1:
             raise ValueError("its preprocessing makes no sense")
 
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Preprocessing:
+        """From a table of its fields; raises ValueError, KeyError or TypeError if it does not describe a preprocessing."""
+        return cls(**{**data, "mean": tuple(data["mean"]), "std": tuple(data["std"])})
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -39,9 +44,7 @@ class Identity:
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Identity:
         """From a table in a file; raises ValueError, KeyError or TypeError if it does not describe an encoder."""
-        prepared = dict(data["preprocessing"])
-        prepared |= {name: tuple(prepared[name]) for name in ("mean", "std")}
-        found = cls(**{**data, "preprocessing": Preprocessing(**prepared)})
+        found = cls(**{**data, "preprocessing": Preprocessing.parse(data["preprocessing"])})
         if not isinstance(found.name, str) or not isinstance(found.digest, str) or type(found.features) is not int or found.features < 1:
             raise ValueError("its encoder makes no sense")
         return found

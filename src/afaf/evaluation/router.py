@@ -109,7 +109,10 @@ class Router:
             memory[f"biases/{HEAD}"] = memory[f"biases/{HEAD}"].index_fill(0, row, LOWEST)
 
     def predictor(self, learner: Learner, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A function from images to the combined scores of all classes; those of classes that are yet to come are the lowest."""
+        """A function from images to the combined scores of the classes that `predict` scores.
+
+        Those of classes that are yet to come are the lowest. The network as it was after an earlier task scores fewer than the head.
+        """
         if f"weights/{HEAD}" not in learner.memory:
             return predict
         head_of = self._head(learner)
@@ -117,7 +120,8 @@ class Router:
         weight = choose_weight(*judged(learner.memory))
 
         def answer(x: Tensor) -> Tensor:
-            logits, head = predict(x), head_of(x)
+            logits = predict(x)
+            head = head_of(x)[:, : logits.shape[1]]
             scores = logits[:, : head.shape[1]] / spread + weight * head
             return F.pad(scores, (0, logits.shape[1] - scores.shape[1]), value=float(torch.finfo(scores.dtype).min))
 

@@ -25,7 +25,11 @@ _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os,
 
 
 class FolderLock:
-    """Held from `take` to `release`. The file stays: if it were removed, two processes could hold two files of one name."""
+    """Held from `take` to `release`, which leaves the file, or to `remove`.
+
+    A file may be removed only by the process that holds it, and one that locks a file looks whether it is still the one of that name:
+    otherwise two processes could hold two files of one name.
+    """
 
     def __init__(self, folder: Path):
         self.path = folder / NAME
@@ -33,6 +37,13 @@ class FolderLock:
 
     def take(self) -> None:
         """Take the lock, also one that a dead process left behind; if another process holds it, the error names that process."""
+        for _ in range(ATTEMPTS):
+            if self._take():
+                return
+        raise LockedError(in_use(self.path.parent))
+
+    def _take(self) -> bool:
+        """False: the file was removed by its holder while this process waited for it."""
         try:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
         except OSError as error:
@@ -43,6 +54,9 @@ class FolderLock:
                 raise RunError(f"{self.path} is not a lock of afaf: move it away, or choose another folder")
             if not _lock(handle):
                 raise LockedError(in_use(self.path.parent))
+            if not _is_at(handle, self.path):
+                os.close(handle)
+                return False
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)
@@ -53,12 +67,25 @@ class FolderLock:
                 raise WriteError(f"cannot lock the folder {self.path.parent}: {reason(error)}") from None
             raise
         self._handle = handle
+        return True
 
     def release(self) -> None:
         if self._handle is not None:
             os.ftruncate(self._handle, 0)
             os.close(self._handle)  # which unlocks
             self._handle = None
+
+    def remove(self) -> None:
+        """Release the lock, and remove its file: while it is held, because afterwards it may be another's."""
+        if self._handle is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.name == "posix" and _is_at(self._handle, self.path):
+                self.path.unlink()
+        self.release()
+        with contextlib.suppress(OSError):
+            if os.name != "posix":  # Windows removes no open file, neither this process's nor that of the next one
+                self.path.unlink()
 
     def __enter__(self) -> FolderLock:
         self.take()
@@ -76,6 +103,14 @@ def is_lock(handle: int) -> bool:
     os.lseek(handle, 0, os.SEEK_SET)
     text = os.read(handle, HOLDER_BYTES)
     return not text or text.startswith(b'{"pid": ')
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> bool:

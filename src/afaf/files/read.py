@@ -59,5 +59,5 @@ def read_bytes(path: Path, limit: int, within: Path | None = None) -> bytes:
 
 
 def read_text(path: Path, limit: int = TEXT_LIMIT, within: Path | None = None) -> str:
-    """The same as UTF-8 text, with all line ends as \\n."""
-    return read_bytes(path, limit, within).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    """The same as UTF-8 text, with all line ends as \\n, without the byte-order mark that Excel and Windows editors put first."""
+    return read_bytes(path, limit, within).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
 
 from afaf.errors import ConfigError, unknown
 from afaf.heads import lda, nearest_mean, projection, ridge
@@ -15,16 +16,16 @@ class Head:
     name: str
     solve: Callable[..., Linear]  # (sums, *, balance, and the head's own options)
     projects: bool = False  # whether the features go through a random projection first
-    options: tuple[str, ...] = ()
+    options: Mapping[str, float] = field(default_factory=dict)  # the largest value of each; all are above 0
 
 
 HEADS = {
     head.name: head
     for head in (
         Head("nearest-mean", nearest_mean.solve),
-        Head("lda", lda.solve, options=("shrinkage",)),
-        Head("ridge", ridge.solve, options=("strength",)),
-        Head("projection", projection.solve, projects=True, options=("strength",)),
+        Head("lda", lda.solve, options={"shrinkage": 1.0}),
+        Head("ridge", ridge.solve, options={"strength": inf}),
+        Head("projection", projection.solve, projects=True, options={"strength": inf}),
     )
 }
 DEFAULT = "lda"

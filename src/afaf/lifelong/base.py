@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from afaf.encoders.encoder import Encoder
 from afaf.encoders.find import find_encoder
 from afaf.encoders.identity import Identity
-from afaf.errors import FileError
+from afaf.errors import DataError, FileError
 from afaf.heads.features import evened
 from afaf.lifelong.life import Life
 from afaf.streams.sources.source import Pixels
+
+OVERSHOOT = 0.1  # how far resampled pixels may lie outside 0..1
 
 
 class LearnedModel:
@@ -66,8 +68,26 @@ class LearnedModel:
 
 
 def as_bytes(images: NDArray[Any]) -> Pixels:
-    """Convert images of bytes, or of floats in 0..1, to bytes."""
-    return images if images.dtype == np.uint8 else np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    """Convert images of bytes, or of floats in 0..1, to bytes; other numbers are an error."""
+    if images.dtype == np.uint8:
+        return images
+    if len(images) and not within_1(images):
+        raise DataError(
+            f"pixels from {images.min():g} to {images.max():g}: an encoder sees bytes, or floats in 0..1. For pixels in 0..255 that are "
+            'not bytes, give images.astype("uint8")'
+        )
+    scaled: Pixels = np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+    return scaled
+
+
+def within_1(images: NDArray[Any]) -> bool:
+    """Whether these are pixels in 0..1."""
+    return bool(images.min() >= -OVERSHOOT and images.max() <= 1 + OVERSHOOT)
+
+
+def are_fractions(images: NDArray[Any]) -> bool:
+    """Whether these are pixels in 0..1, some of them between 0 and 1: no bytes as floats."""
+    return len(images) > 0 and within_1(images) and bool((images != np.round(images)).any())
 
 
 def inputs(encoded: Tensor) -> NDArray[np.float32]:

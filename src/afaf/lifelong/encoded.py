@@ -96,11 +96,11 @@ class EncodedModel(LearnedModel):
         """As `learn`, from sums that other processes may have computed."""
         if not seen.state.images:
             raise DataError("there are no images to learn")
-        every = self.life.every_label
-        labels = joined_labels(every, seen.labels)
-        state, target = seen.placed(labels)
-        removed = [c for c in self.life.removed if every[c] not in seen.labels]
-        life = replace(self.life, labels=[*self.life.labels, labels[len(every) :]], removed=removed)
+        known, before = self.life.known, len(self.life.every_label)
+        new = joined_labels(list(known), seen.labels)[len(known) :]
+        row_of = known | {label: before + k for k, label in enumerate(new)}  # a removed class stays removed: its images may be wrong
+        state, target = seen.placed(row_of, before + len(new))
+        life = replace(self.life, labels=[*self.life.labels, new])
         model = EncodedModel(self.identity, self.head, life, self.sums + state, self._encoder)
         life.tasks = [*self.life.tasks, model._judged(seen, target)]
         return model
@@ -109,19 +109,20 @@ class EncodedModel(LearnedModel):
         """Return the model as if it had never learned these images. A class without images left is gone; notes of calls stay.
 
         Images are not kept, so it raises DataError for images it never learned only if no images could have the remaining sums.
+        Images of a removed class are forgotten by its label, until another class has this label.
         """
-        seen, every = self.summed(parts), self.life.every_label
-        strange = [label for label in seen.labels if label not in every]
+        seen, every, row_of = self.summed(parts), self.life.every_label, self.life.named
+        strange = [label for label in seen.labels if label not in row_of]
         if strange:
             raise DataError(f"the model knows no class '{strange[0]}': it knows {', '.join(map(str, self.life.known))}")
-        state, _ = seen.placed(every)
+        state, _ = seen.placed(row_of, len(every))
         if short := too_many(self.sums, state, every):
             raise DataError(f"the model has not seen so many images of '{short[0]}': {NOT_LEARNED}")
         left = self.sums - state
         stay = (left.taught.counts + left.held.counts).nonzero()[:, 0].tolist()
         if not set(self.life.known.values()) & set(stay):
             raise DataError("no class would be left that the model answers with: remove the file instead")
-        if wrong := unlike_images(left, self.life, [every.index(label) for label in seen.labels]):
+        if wrong := unlike_images(left, self.life, [row_of[label] for label in seen.labels]):
             raise DataError(f"without these images {wrong[0]}: {NOT_LEARNED}")
         model = EncodedModel(self.identity, self.head, _only(self.life, stay), left.settled().take(stay), self._encoder)
         if wrong := model.unsolved():
@@ -129,26 +130,20 @@ class EncodedModel(LearnedModel):
         return model
 
     def merge(self, other: EncodedModel) -> EncodedModel:
-        """Return the model that has learned the images of both; classes with the same label become one."""
+        """Return the model that has learned the images of both; classes with the same label become one, removed ones stay apart."""
         a, b = self.identity, other.identity
         if (a.digest, a.preprocessing) != (b.digest, b.preprocessing):
             raise DataError(f"the models have different encoders, {a.name} ({a.digest[:12]}) and {b.name} ({b.digest[:12]})")
         if self.head != other.head:
             raise DataError(f"the models have different heads, {self.head.name} and {other.head.name}, or different options of it")
-        every, others = self.life.every_label, other.life.every_label
-        new = [label for label in others if label not in every]
-        ids = {label: c for c, label in enumerate([*every, *new])}
-        rows = [ids[label] for label in others]
-        gone = {every[c] for c in self.life.removed}, {others[c] for c in other.life.removed}
-        removed = [c for label, c in ids.items() if any(label in g for g in gone) and label not in {*self.life.known, *other.life.known}]
-        fresh = [[label for label in labels if label in new] for labels in other.life.labels]
-        life = replace(
-            self.life,
-            labels=[*self.life.labels, *fresh],
-            removed=removed,
-            tasks=[*self.life.tasks, *other.life.tasks],
-        )
-        return EncodedModel(a, self.head, life, self.sums + other.sums.placed(rows, len(ids)), self._encoder)
+        joined_labels(list(self.life.known), list(other.life.known))  # refuses labels that are spelled the same
+        before, rows = len(self.life.every_label), _rows_beside(self.life, other.life)
+        ids = iter(rows)
+        added = [[label for label in labels if next(ids) >= before] for labels in other.life.labels]
+        removed = [*self.life.removed, *(rows[c] for c in other.life.removed)]
+        life = replace(self.life, labels=[*self.life.labels, *added], removed=removed, tasks=[*self.life.tasks, *other.life.tasks])
+        theirs = other.sums.placed(rows, before + sum(row >= before for row in rows))
+        return EncodedModel(a, self.head, life, self.sums + theirs, self._encoder)
 
     def summed(self, parts: Iterable[Part]) -> Summed:
         """The sums of these images alone; classes are numbered in order of appearance."""
@@ -354,6 +349,17 @@ def joined(parts: Iterable[Split], images: int = 512) -> Iterator[Split]:
 def _joined(parts: Sequence[Split]) -> Split:
     aside, features, labels = zip(*parts, strict=True)
     return torch.cat(aside), torch.cat(features), [label for some in labels for label in some]
+
+
+def _rows_beside(life: Life, other: Life) -> list[int]:
+    """The rows that the other's classes get in a merged model: known classes of one label share theirs, all others have their own."""
+    rows: list[int] = []
+    following = len(life.every_label)
+    for c, label in enumerate(other.every_label):
+        shared = life.known.get(label) if c not in other.removed else None
+        rows.append(following if shared is None else shared)
+        following += shared is None
+    return rows
 
 
 def _only(life: Life, classes: Sequence[int]) -> Life:

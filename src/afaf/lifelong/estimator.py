@@ -53,14 +53,17 @@ from afaf.streams.tasks import Augment
 
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
 CLASS_SUMS = "class_sums are for a head in closed form, and this is a network: leave that out"
-OF_NETWORK = ("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "settings")
+OF_NETWORK = (
+    *("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "validation_fraction", "settings"),
+)
 DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters fixed when begun, and their settings
 
 
 class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes call by call, in one network of fixed size, and keeps no images.
 
-    Images are (n, h, w), (n, h, w, c) or vectors (n, features), of bytes or floats; labels are numbers or strings. Each call of
+    Images are (n, h, w) or (n, h, w, c), of bytes or of floats in 0..1, the same in every call; a network also learns from other
+    floats, and from vectors (n, features). Labels are numbers or strings. Each call of
     `partial_fit` with new classes is one task. A learned class is fixed and cannot be trained further. The first call decides how the
     model learns: after it, only `learned_classes`, `device` and `verbose` may change.
 
@@ -153,12 +156,12 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._partial_fit(getattr(self, "_lifelong", None), X, y, classes)
 
     def _partial_fit(self, before: AnyModel | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
-        images, labels = self._checked(X, y, reset=before is None)
+        images, labels = self._checked(X, y, reset=before is None or not hasattr(self, "_image_shape"))
         if before is not None and before.learns:
             self._refuse_late(before)
         if classes is not None and (strange := set(labels.tolist()) - set(np.asarray(classes).tolist())):
             raise ValueError(f"y holds classes that `classes` does not name: {sorted(map(str, strange))}")
-        if before is not None and self.learned_classes == "skip":
+        if self.learned_classes == "skip" and before is not None and not isinstance(before, EncodedModel):
             images, labels = without_learned(before.life.known, images, labels)
         if len(labels):
             self._learn(before, images, labels)
@@ -172,12 +175,14 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return probabilities (n, classes) in the order of `classes_`, calibrated on the held-out part of each task."""
         lifelong, images = self._ready(X)
-        return lifelong.probabilities(images)[:, self._order]
+        with as_value_errors():
+            return lifelong.probabilities(images)[:, self._order]
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Return logits (n, classes) in the order of `classes_`; with two classes their difference (n,), as in scikit-learn."""
         lifelong, images = self._ready(X)
-        logits = lifelong.logits(images)[:, self._order].astype(np.float64)
+        with as_value_errors():
+            logits = lifelong.logits(images)[:, self._order].astype(np.float64)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     # Files.
@@ -196,7 +201,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(**parameters)
         lifelong: AnyModel = EncodedModel.load(path) if has_encoder(Path(path)) else Lifelong.load(path, find_device(model.device))
         model._take(lifelong)
-        model.n_features_in_ = prod(model._image_shape)
+        if hasattr(model, "_image_shape"):
+            model.n_features_in_ = prod(model._image_shape)
         if lifelong.learns:  # a run's model was not made with parameters of this class
             model.set_params(**{**model._begun_with(lifelong), **parameters})
             model._refuse_late(lifelong)
@@ -289,7 +295,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if reset:
             self._image_shape = shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
         check_alike(X, self._image_shape)
-        return self._images(flat), labels
+        return self._images(flat, self._image_shape), labels
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """X in two dimensions, checked by scikit-learn; bytes stay bytes."""
@@ -298,15 +304,16 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flat: NDArray[Any] = validate_data(self, X, reset=reset, dtype="numeric", accept_large_sparse=False)
         return flat if flat.dtype == np.uint8 else flat.astype(np.float32)
 
-    def _images(self, flat: NDArray[Any]) -> NDArray[Any]:
-        return flat.reshape(len(flat), *self._image_shape)
+    def _images(self, flat: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        return flat.reshape(len(flat), *shape)
 
     def _ready(self, X: ArrayLike) -> tuple[AnyModel, NDArray[Any]]:
         check_is_fitted(self)
         self._attach(self._lifelong)
         flat = self._flat(X, reset=False)
-        check_alike(X, self._image_shape)
-        return self._lifelong, self._images(flat)
+        shape = getattr(self, "_image_shape", None) or shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
+        check_alike(X, shape)
+        return self._lifelong, self._images(flat, shape)
 
     def _attach(self, model: AnyModel) -> None:
         """Find the encoder of a model read from a file: this estimator's, or the one that the model names."""
@@ -358,6 +365,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _refuse_late(self, lifelong: AnyModel) -> None:
         """Refuse parameters that differ from those the model was begun with: they hold for all its tasks and would be ignored."""
         if isinstance(lifelong, EncodedModel):
+            if late := self._of_network():
+                raise ValueError(f"{', '.join(late)}: for a network, and this model has a head in closed form: leave that out")
             for name, had in of_head(lifelong.head).items():
                 if getattr(self, name) not in (None, had):
                     raise ValueError(f"{name}={getattr(self, name)!r}: decided when a model is begun, and this one has {had!r}")
@@ -383,14 +392,15 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _parameters(self, settings: LifelongSettings) -> dict[str, Any]:
         """The parameters that correspond to these settings."""
-        image_shape = self._image_shape if len(self._image_shape) == 3 else None
+        shape = getattr(self, "_image_shape", ())
+        image_shape = shape if len(shape) == 3 else None
         return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
     def _take(self, lifelong: AnyModel) -> Self:
         """Use this model from now on."""
         self._lifelong = lifelong
-        if not hasattr(self, "_image_shape"):
-            self._image_shape = shape_in(lifelong, self.image_shape)
+        if not hasattr(self, "_image_shape") and (shape := shape_in(lifelong, self.image_shape)):
+            self._image_shape = shape
         known = list(lifelong.life.known)
         self.classes_: NDArray[Any] = as_array(known)
         place = {label: i for i, label in enumerate(known)}

@@ -80,10 +80,10 @@ def shape_of(X: NDArray[Any], image_shape: tuple[int, ...] | None) -> tuple[int,
     return with_channels(shape)
 
 
-def shape_in(model: AnyModel, image_shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The image shape of a model read from a file; an encoder takes any shape, so `image_shape` gives it."""
+def shape_in(model: AnyModel, image_shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The image shape of a model read from a file; None: an encoder takes any, so the first images or `image_shape` decide."""
     if model.identity is not None:
-        return with_channels(image_shape or (*[model.identity.preprocessing.size] * 2, 3))
+        return with_channels(image_shape) if image_shape is not None else None
     shape = model.spec.input_shape
     return (*shape[1:], shape[0]) if len(shape) == 3 else shape
 

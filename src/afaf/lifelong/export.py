@@ -90,7 +90,7 @@ def export(
     if kind == "onnx":
         need("onnxruntime")
     ready = _with_encoder(model, kind) if isinstance(model, EncodedModel) else _network(model, kind, dense)
-    tried = [ready.noise, *([] if real is None else [real])]
+    tried = [ready.noise, *([] if real is None else [as_taken(real, ready.noise)])]
     differences: list[float] = []
 
     def write(temporary: Path) -> None:
@@ -132,6 +132,11 @@ def _with_encoder(model: EncodedModel, kind: Kind) -> Prepared:
     noise = np.random.default_rng(0).integers(0, 256, (ENCODED_RANDOM, size, size, 3), dtype=np.uint8)
     weights = number_of_weights(program)
     return Prepared(BYTES[kind](program, list(model.life.known), about), noise, weights, weights)
+
+
+def as_taken(real: NDArray[Any], noise: NDArray[Any]) -> NDArray[Any]:
+    """Images as the written network takes them. A model taught floats reads the bytes of image files as numbers 0..255, as in `predict`."""
+    return real if noise.dtype == np.uint8 else real.astype(noise.dtype)
 
 
 def number_of_weights(program: Any) -> int:

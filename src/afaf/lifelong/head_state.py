@@ -40,6 +40,9 @@ class HeadSettings:
             raise ConfigError(f"the head {self.name} has no option {strange[0]}: it has {', '.join(allowed) or 'none'}")
         if not all(type(value) in (int, float) and value > 0 for value in self.options.values()):
             raise ConfigError(f"options of a head are numbers above 0, not {dict(self.options)}")
+        for name, value in self.options.items():
+            if not value <= allowed[name]:
+                raise ConfigError(f"{name} of the head {self.name} is at most {allowed[name]:g}, not {value:g}")
 
 
 @dataclass(frozen=True)
@@ -95,15 +98,15 @@ class Summed:
     def empty(cls, features: int, each: bool = False) -> Summed:
         return cls([], State.empty(features, each), torch.empty(0, features), torch.empty(0, dtype=torch.int64))
 
-    def placed(self, labels: Sequence[Label]) -> tuple[State, Tensor]:
-        """The sums and the classes of the held-out images, renumbered to the rows of these labels."""
-        place = {label: c for c, label in enumerate(labels)}
-        rows = [place[label] for label in self.labels]
-        return self.state.placed(rows, len(labels)), torch.tensor(rows, dtype=torch.int64)[self.target]
+    def placed(self, row_of: Mapping[Label, int], classes: int) -> tuple[State, Tensor]:
+        """The sums and the classes of the held-out images, renumbered: a label's row becomes row_of[label] of `classes`."""
+        rows = [row_of[label] for label in self.labels]
+        return self.state.placed(rows, classes), torch.tensor(rows, dtype=torch.int64)[self.target]
 
     def __add__(self, other: Summed) -> Summed:
         labels = joined_labels(self.labels, other.labels)
-        (mine, target), (theirs, others) = self.placed(labels), other.placed(labels)
+        row_of = {label: row for row, label in enumerate(labels)}
+        (mine, target), (theirs, others) = self.placed(row_of, len(labels)), other.placed(row_of, len(labels))
         features, target = torch.cat([self.features, other.features]), torch.cat([target, others])
         return Summed(labels, mine + theirs, features[:JUDGED], target[:JUDGED])
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from afaf.encoders.identity import Identity
 from afaf.errors import DataError, FileError
-from afaf.methods import find_method
-from afaf.methods.base import Method
 from afaf.storage.model_file import Model
 
 Label = str | int | float | bool
@@ -82,13 +80,18 @@ class Life:
 
     @property
     def every_label(self) -> list[Label]:
-        """The labels by class id, including removed ones."""
+        """The labels by class id, including those of removed classes, which other classes may have by now."""
         return [label for labels in self.labels for label in labels]
 
     @property
     def known(self) -> dict[Label, int]:
         """Class ids of the labels the model answers with."""
         return {label: c for c, label in enumerate(self.every_label) if c not in self.removed}
+
+    @property
+    def named(self) -> dict[Label, int]:
+        """Class ids by label: of the class that the model answers with, else of the last removed one that had the label."""
+        return {label: c for c, label in enumerate(self.every_label)} | self.known
 
     @property
     def known_by_task(self) -> list[list[Label]]:
@@ -105,7 +108,7 @@ class Life:
             raise DataError(f"the model has a class '{new}' already: choose another name for '{old}'")
         task = self.task_of(class_id) - 1
         place = class_id - sum(len(labels) for labels in self.labels[:task])
-        self.labels[task][place] = new
+        self.labels[task] = [*self.labels[task][:place], new, *self.labels[task][place + 1 :]]  # another model may share the old list
         return task, place
 
     def remove(self, label: Label) -> int:
@@ -144,8 +147,6 @@ def few_images(counts: Mapping[Label, int]) -> str | None:
 
 def life_of_run(model: Model, name: str) -> Life:
     """The record of a model written by a run, which learns no more."""
-    if find_method(model.method).predictor is not Method.predictor:
-        raise FileError(f"{name} is a model of method '{model.method}', which answers in a way of its own: use it from Python")
     if len(set(model.preparations)) != 1:
         raise FileError(f"{name} prepares the images of each task differently: use it from Python")
     labels: list[list[Label]] = [list(names) for names in model.class_names]

@@ -20,7 +20,7 @@ from afaf.encoders.encoder import Encoder
 from afaf.errors import CapacityError, DataError
 from afaf.evaluation.by_task import predictor_of
 from afaf.evaluation.metrics import hardly_learned
-from afaf.lifelong.base import LearnedModel, encoded_inputs
+from afaf.lifelong.base import LearnedModel, are_fractions, encoded_inputs
 from afaf.lifelong.calibration import ENOUGH, fitted_temperature, held_out
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images, life_of_run, sorted_labels
 from afaf.lifelong.removal import free_neurons_of, remove_outputs
@@ -263,12 +263,13 @@ class Lifelong(LearnedModel):
             raise DataError(f"images of shape {found} for a model of {expected} (channels, height, width): they must be alike")
 
     def _as_learned(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Scale pixels alike for every dtype: if the model learned from bytes, 255 means 1 in any array."""
+        """Scale pixels alike for every dtype: if the model learned from bytes, 255 means 1, but for floats that are fractions of 1."""
         images = images if self.identity is None else encoded_inputs(self.encoder, images)
         self._check_shape(images)
         if (images.dtype == np.uint8) == (self.life.pixels == "uint8"):
             return images
-        return images.astype(np.float32) / np.float32(255 if self.life.pixels == "uint8" else 1)
+        in_255 = self.life.pixels == "uint8" and not (images.ndim == 4 and are_fractions(images))
+        return images.astype(np.float32) / np.float32(255 if in_255 else 1)
 
     def _learn(self, images: NDArray[Any], labels: Sequence[Label], progress: Progress) -> Lifelong:
         learner, life, config, method, parts = self.learner, self.life, self.config, self.method, self.parts

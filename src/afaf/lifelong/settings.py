@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Annotated, Any, get_type_hints
 
@@ -14,7 +14,7 @@ from afaf.lifelong.life import Negatives
 from afaf.methods import find_method
 from afaf.network.zoo import CHAINS, describe, own_norm
 from afaf.randomness import check_seed
-from afaf.runs.config import Config, Table, build_config
+from afaf.runs.config import Config, RunSettings, StreamSettings, Table, build_config
 from afaf.runs.job import settings_tables
 from afaf.runs.presets import BATCH_SIZE, STEPS, setting_in, suitable_network, with_presets
 from afaf.runs.presets.plus import is_plus
@@ -25,6 +25,7 @@ METHOD = "afaf"  # the default
 MOST_WEIGHTS = 1 << 28  # of a model, 1 GiB
 MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
 MAX_TASKS = 10  # that a model is made for by default
+ALSO = {"epochs": ("learn", "epochs"), "batch_size": ("learn", "batch_size"), "lr": ("learn", "lr"), "network": ("network", "name")}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class LifelongSettings:
 def plan_life(shape: tuple[int, ...], n_classes: int, images: int, settings: LifelongSettings) -> tuple[Outline, Setup]:
     """The tasks a model is made for, and its network; checks the settings before any image is read."""
     outline = expected_outline(shape, n_classes, images, settings)
+    _refuse_twice(settings)
     setup = set_up(outline, settings.method, *_tables(outline, settings))
+    _refuse_of_runs(setup.config)
     if len(setup.method.task_groups(2)) == 1:
         raise ConfigError(f"method '{settings.method}' learns all classes in one call: it cannot keep learning")
     if setup.spec.dense_params > MOST_WEIGHTS:
@@ -98,6 +101,29 @@ def spelled_out(outline: Outline, settings: LifelongSettings, config: Config) ->
     beyond = differences(config_of(outline, found).to_dict(), config.to_dict())
     beyond.pop("learn.epochs", None)  # covered by `epochs`
     return replace(found, settings=beyond or None)
+
+
+def _refuse_twice(settings: LifelongSettings) -> None:
+    """Refuse a setting that has two different values."""
+    tables = settings_tables(None, settings.settings)
+    for name, (section, key) in ALSO.items():
+        value, other = getattr(settings, name), setting_in(tables, section, key)
+        if value is not None and other is not None and value != other:
+            raise ConfigError(f"{name} is {value}, and {section}.{key} of the settings {other}: leave one out")
+
+
+def _refuse_of_runs(config: Config) -> None:
+    """Refuse settings of a run over a stream, which would have no effect here."""
+    run, default = config.run, RunSettings()
+    given = [f"stream.{name}" for name in differences(asdict(StreamSettings()), asdict(config.stream))]
+    given += [f"run.{name}" for name in ("images", "validation", "evaluate_on") if getattr(run, name) != getattr(default, name)]
+    given += ["network.weights"] if config.network.weights != "seed" else []
+    if given:
+        advice = "; `validation` is the share of its own that is held out (--validation, validation_fraction)"
+        raise ConfigError(
+            f"{', '.join(given)}: of runs over a stream; a model that learns call by call has no use for it"
+            f"{advice if 'run.validation' in given else ''}: leave it out"
+        )
 
 
 def _tasks_expected(settings: LifelongSettings, n_classes: int) -> int:

@@ -46,6 +46,7 @@ class Method(CostModel, Generic[O]):
     summary: ClassVar[str]
     Options: ClassVar[type[Any]]
     phases: ClassVar[int] = 1
+    heeds_task: ClassVar[bool] = True  # False: a known task does not change the logits, so that images are not answered twice
     tradeoff: ClassVar[str | None] = None  # the option that trades plasticity for stability, which `afaf tune` chooses
     tradeoff_from: ClassVar[float] = 1.0  # its strongest value worth trying
 

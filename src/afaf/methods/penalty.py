@@ -8,6 +8,7 @@ from typing import Literal
 from afaf.errors import DivergedError
 from afaf.methods.strength import StrengthOptions
 from afaf.training.named import Named, kept_tensors
+from afaf.training.optimisers import SGD
 from afaf.training.plan import LearningPlan
 from afaf.training.quadratic import Term, overshoot
 
@@ -23,7 +24,12 @@ class PenaltyOptions(StrengthOptions):
 
 
 def refuse_overshoot(plan: LearningPlan, strength: float, importance: Named) -> None:
-    """Raise DivergedError if each step of SGD on the penalty would overshoot further."""
+    """Raise DivergedError if each step of SGD on the penalty would overshoot further.
+
+    With momentum larger steps are stable, and AdamW scales its own: there only a loss that is no longer finite tells.
+    """
+    if not isinstance(plan.optimiser, SGD) or plan.optimiser.momentum:
+        return
     factor = overshoot(plan.lr, strength, importance)
     if factor <= 2:
         return

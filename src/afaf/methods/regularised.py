@@ -91,4 +91,5 @@ class PenaltyMethod(PenaltyCosts, StrengthMethod[P]):
             return per_sample_importance(*measured)
         learn = self.settings.learn
         scope = RngScope(learner.seed, context.task, epoch=learn.epochs)
-        return batch_importance(*measured, batch_size=learn.batch_size, scope=scope, norm_moves=self.options.norm_moves)
+        batch_size = learn.batch_size * context.data.rotations  # as it was learned: gradients cancel more in larger batches
+        return batch_importance(*measured, batch_size=batch_size, scope=scope, norm_moves=self.options.norm_moves)

@@ -47,6 +47,7 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
     name = "ridge"
     summary = "fits a closed-form ridge head on fixed features, its Gram matrix added up task by task (control)"
     Options = RidgeOptions
+    heeds_task = False
 
     def check(self, spec: NetworkSpec, outline: Outline) -> None:
         options, shape = self.options, spec.input_shape
@@ -81,8 +82,21 @@ class Ridge(RidgeCosts, DenseMethod[RidgeOptions]):
             sums = Sums(kept["counts"], kept["cross"].T.contiguous(), kept["gram"]) + sums
         cross, total = sums.totals.T.contiguous(), sums.totals.sum(0)
         keep_tensors(memory, "sums", {"gram": sums.gram, "cross": cross, "total": total, "counts": sums.counts})
-        head, bias = least_squares(sums, self.options.strength)
+        head, bias = self._solved(sums)
         memory["weights/head"], memory["biases/head"] = (tensor.to(data.device, data.dtype).contiguous() for tensor in (head, bias))
+
+    def _solved(self, sums: Sums) -> tuple[Tensor, Tensor]:
+        """The head and its bias; a strength that is lost in rounding cannot make up for features that depend on each other."""
+        strength = self.options.strength
+        try:
+            return least_squares(sums, strength)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # PyTorch does not list it
+            if strength is None or not bool(sums.gram.isfinite().all()):  # not the strength's fault
+                raise
+            raise ConfigError(
+                f"method.strength={strength:g} is too weak to fit a head on the features of this stream: "
+                "raise it, or leave it out, so that cross-validation chooses one"
+            ) from None
 
     def predictor(self, learner: Learner, task: int | None = None) -> Predictor:
         features, memory = self._features(learner), learner.memory

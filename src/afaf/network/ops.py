@@ -238,6 +238,13 @@ class BatchNorm(Operation):
 OPERATIONS: dict[str, type[Operation]] = {kind.name: kind for kind in (ReLU, Dropout, MaxPool, MeanPool, GlobalMean, BatchNorm)}
 
 
+def parse_operations(texts: Sequence[str], dropout: float) -> tuple[Operation, ...]:
+    """The operations of a layer; raises ValueError if a text does not name one, or one comes twice, which no file may hold."""
+    if len(set(texts)) < len(texts):
+        raise ValueError(f"an operation comes twice in {', '.join(text[:40] for text in texts)}: leave one out")
+    return tuple(parse_operation(text, dropout) for text in texts)
+
+
 def parse_operation(text: str, dropout: float) -> Operation:
     """The operation that a text names: "relu", or with whole numbers "pool(3,2,1)". Dropout gets the network's rate.
 
@@ -252,6 +259,8 @@ def parse_operation(text: str, dropout: float) -> Operation:
     numbers = [int(number) for number in match[2].split(",")] if match[2] else []
     if len(numbers) not in (0, len(fields(kind))) or 0 in numbers[:2]:
         raise ValueError(f"operation '{text[:40]}': {match[1]} takes {len(fields(kind))} numbers")
+    if kind is MaxPool and numbers and 2 * numbers[2] > numbers[0]:
+        raise ValueError(f"operation '{text[:40]}': a pool is padded by at most half its size")
     return kind(*numbers)
 
 

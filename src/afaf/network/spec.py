@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from afaf.bounds import Count, Portion, Within
-from afaf.checked import build
+from afaf.checked import build, check_fields
 from afaf.errors import ConfigError
-from afaf.network.ops import Operation, parse_operation
+from afaf.network.ops import Operation, parse_operations
 from afaf.network.products import Convolution, Dense, Depthwise, Product
 
 Role = Literal["input", "conv", "fc", "output", "classes"]
@@ -49,6 +49,9 @@ class Layer:
     padding: Annotated[int, Within(0, 1 << 12)] = 0
     inputs: tuple[Count, ...] = ()
     groups: Count = 1  # of a convolution
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # here, not when the trained model is read back
 
     @property
     def product(self) -> Product | None:
@@ -328,7 +331,7 @@ def _build(spec: NetworkSpec) -> Built:
 
 def _operations(spec: NetworkSpec, name: str, layer: Layer) -> tuple[Operation, ...]:
     try:
-        return tuple(parse_operation(text, spec.dropout) for text in layer.ops)
+        return parse_operations(layer.ops, spec.dropout)
     except ValueError as error:
         raise ConfigError(f"network '{spec.name}', {name}: {error}") from None
 

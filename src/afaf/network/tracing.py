@@ -41,10 +41,20 @@ def traced_values(module: nn.Module, spec: NetworkSpec) -> Parameters:
     return tracer.values(spec)
 
 
+class _Value(fx.Proxy):
+    """Records `x += y` as the in-place operation that it is; torch.fx takes it for `x = x + y`."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+
 class _PlacesTracer(fx.Tracer):
     """Tracks the current submodule; if the forward pass fails, `place` is the submodule that failed."""
 
     place = ""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outside, self.place = self.place, self.path_of_module(m)
@@ -94,13 +104,14 @@ class _Tracer:
 
     def __init__(self, module: nn.Module, example: Tensor):
         self.name, self.graph = type(module).__name__, _followed(module, example)
-        self.modules = dict(self.graph.named_modules())
+        self.modules, self.images = dict(self.graph.named_modules()), len(example)
         self.found: list[Layer] = []
         self.layer_of: dict[fx.Node, int] = {}
         self.products: list[tuple[fx.Node, nn.Conv2d | nn.Linear]] = []  # in the order of the edges
         self.norms: dict[int, tuple[fx.Node, nn.modules.batchnorm._BatchNorm]] = {}  # by layer
 
     def layers(self) -> tuple[Layer, ...]:
+        self._check_changed_in_place()
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
                 self._check(not self.layer_of, node, "it has several inputs; a network here has one")
@@ -112,8 +123,40 @@ class _Tracer:
                 )
                 self._check(dense, node, "it must end with a Linear layer, which becomes the output")
             elif "shape" in node.meta:  # others are sizes, which are the same for every image
-                self.layer_of[node] = self._layer(node)
+                self.layer_of[node], shape = self._layer(node), node.meta["shape"]
+                self._check(
+                    shape[0] == self.images, node, f"it gives values of shape {shape} for {self.images} image(s): not a row for each"
+                )
         return tuple(self.found[:-1])
+
+    def _check_changed_in_place(self) -> None:
+        """Refuse to change a value that is read later: PyTorch's readers then see the change, those of a described network do not."""
+        place = {node: i for i, node in enumerate(self.graph.graph.nodes)}
+        same: dict[fx.Node, list[fx.Node]] = {}  # values in the same memory, in their order; the list is shared by all of them
+        for node in place:
+            of = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+            changes = of is not None and self._in_place(node)
+            if of is None or not (changes or self._called(node) in SAME_MEMORY):
+                same[node] = [node]
+                continue
+            late = [user.name for value in same[of] for user in value.users if place[user] > place[node] and "shape" in user.meta]
+            self._check(
+                not (changes and late), node, f"it changes in place what '{', '.join(late)}' reads later: use one that is not in place"
+            )
+            same[node] = same[of]
+            same[node].append(node)
+
+    def _in_place(self, node: fx.Node) -> bool:
+        called = self.modules[str(node.target)] if node.op == "call_module" else node.target
+        if isinstance(called, nn.Module):
+            return bool(getattr(called, "inplace", False))
+        position = IN_PLACE.get(called)
+        given = node.args[position] if position is not None and len(node.args) > position else node.kwargs.get("inplace", False)
+        return bool(given) or called is operator.iadd or (node.op == "call_method" and str(called).endswith("_"))
+
+    def _called(self, node: fx.Node) -> Any:
+        """The type of module, the function or the name of the method."""
+        return type(self.modules[str(node.target)]) if node.op == "call_module" else node.target
 
     def values(self, spec: NetworkSpec) -> Parameters:
         """The weights, biases and norms of the layers' modules."""
@@ -137,8 +180,7 @@ class _Tracer:
         return tensor
 
     def _layer(self, node: fx.Node) -> int:
-        target = self.modules[str(node.target)] if node.op == "call_module" else node.target
-        key = type(target) if node.op == "call_module" else target
+        key, target = self._called(node), self.modules[str(node.target)] if node.op == "call_module" else node.target
         for kinds, make in HANDLERS:
             if key in kinds:
                 return make(self, node, target)
@@ -168,7 +210,8 @@ class _Tracer:
         assert isinstance(below, fx.Node)
         self._check(number > 1, node, "the images come first to a Conv2d or a Linear layer")
         layer = self.found[number - 2]
-        readers = [user for other, of in self.layer_of.items() if of == number for user in other.users if user not in self.layer_of]
+        users = [user for other, of in self.layer_of.items() if of == number for user in other.users]
+        readers = [user for user in users if self.layer_of.get(user) != number]  # also those that came before
         if readers == [node] and text not in layer.ops:
             self.found[number - 2] = replace(layer, ops=(*layer.ops, text))
             return number
@@ -200,9 +243,19 @@ def _conv(tracer: _Tracer, node: fx.Node, module: nn.Conv2d) -> int:
     return tracer.product(node, module, layer if depthwise else replace(layer, groups=module.groups))
 
 
+def _linear(tracer: _Tracer, node: fx.Node, module: nn.Linear) -> int:
+    shape = node.args[0].meta["shape"] if isinstance(node.args[0], fx.Node) else ()
+    tracer._check(
+        len(shape) == 2, node, f"it reads values of shape {shape}, only the last dimension of which it multiplies: flatten them first"
+    )
+    return tracer.product(node, module, Layer("dense", module.out_features, ()))
+
+
 def _norm(tracer: _Tracer, node: fx.Node, module: nn.modules.batchnorm._BatchNorm) -> int:
     tracer._check(all(module is not other for _, other in tracer.norms.values()), node, "it is used twice: norms cannot be shared")
     layer = tracer.operation(node, "norm")
+    neurons = tracer.found[layer - 2].neurons
+    tracer._check(module.num_features == neurons, node, f"it normalises {module.num_features} values, but the layer has {neurons} neurons")
     tracer.norms[layer] = (node, module)
     return layer
 
@@ -210,6 +263,8 @@ def _norm(tracer: _Tracer, node: fx.Node, module: nn.modules.batchnorm._BatchNor
 def _sum(tracer: _Tracer, node: fx.Node, _: Any) -> int:
     below = (tracer.source(node, 0), tracer.source(node, 1))
     tracer._check(not node.kwargs, node, "a plain sum of two layers is supported")
+    shapes = [given.meta["shape"] for given in node.all_input_nodes]
+    tracer._check(all(shape == node.meta["shape"] for shape in shapes), node, f"it adds values of different shapes: {shapes}")
     tracer._check(min(below) > 1, node, "the images themselves are added; lead them through a convolution first")
     return tracer.add(Layer("sum", tracer.found[below[0] - 2].neurons, (), inputs=below))
 
@@ -253,9 +308,13 @@ def _flat(tracer: _Tracer, node: fx.Node, _: Any) -> int:
 
 POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 MEAN_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+FLAT = (nn.Flatten, torch.flatten, "flatten", "view", "reshape")
+SAME = (nn.Identity, "contiguous")
+SAME_MEMORY = (*FLAT, *SAME)  # their result is the value that they read, in another shape
+IN_PLACE: Mapping[Any, int] = {F.relu: 1, F.dropout: 3}  # the position of the argument `inplace`
 HANDLERS: tuple[tuple[tuple[Any, ...], Callable[[_Tracer, fx.Node, Any], int]], ...] = (
     ((nn.Conv2d,), _conv),
-    ((nn.Linear,), lambda tracer, node, module: tracer.product(node, module, Layer("dense", module.out_features, ()))),
+    ((nn.Linear,), _linear),
     ((nn.BatchNorm1d, nn.BatchNorm2d), _norm),
     ((nn.ReLU, F.relu, torch.relu, "relu", "relu_"), lambda tracer, node, _: tracer.operation(node, "relu")),
     ((nn.Dropout, F.dropout), lambda tracer, node, _: tracer.operation(node, "dropout")),
@@ -264,6 +323,6 @@ HANDLERS: tuple[tuple[tuple[Any, ...], Callable[[_Tracer, fx.Node, Any], int]], 
     ((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), _global_mean),
     (("mean", torch.mean), _mean),
     ((operator.add, operator.iadd, torch.add, "add", "add_"), _sum),
-    ((nn.Flatten, torch.flatten, "flatten", "view", "reshape"), _flat),
-    ((nn.Identity, "contiguous"), lambda tracer, node, _: tracer.source(node)),
+    (FLAT, _flat),
+    (SAME, lambda tracer, node, _: tracer.source(node)),
 )

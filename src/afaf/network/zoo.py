@@ -181,7 +181,11 @@ def _made(network: str | Given, options: dict[str, Any]) -> Given:
     name = network_name(network)
     if options.get("width") is not None and "width" not in takes:
         raise ConfigError(f"network '{name}' has no width: leave network.width out")
-    made: Any = function(**{key: value for key, value in options.items() if key in takes and value is not None}) if function else network
+    taken = {key: value for key, value in options.items() if key in takes and value is not None}
+    try:
+        made: Any = function(**taken) if function else network
+    except ConfigError as error:  # a layer that cannot be: it does not know the network's name
+        raise ConfigError(f"network '{name}': {error}") from error
     if not isinstance(made, nn.Module) and not (isinstance(made, tuple) and all(isinstance(layer, Layer) for layer in made)):
         raise ConfigError(f"network '{name}' is {type(made).__name__}: a tuple of Layer or a torch.nn.Module is needed")
     return made

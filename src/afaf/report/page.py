@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from afaf.errors import RunError
 from afaf.files import check_output, write_output
 from afaf.files.marks import HTML_MARK
 from afaf.runs.folder import FILES, check_links, checkpoints_in, read_log, read_results, resume_command
+from afaf.sweeps.outcome import sweep_of
 from afaf.text import printable
 from afaf.version import __version__
 
@@ -131,12 +133,16 @@ class RepeatedRun(UserWarning):
 
 
 def not_finished(source: Path) -> str:
-    """Say how to continue a run without results; one that diverged would diverge again in the same way."""
+    """Say how to continue a run without results; one that diverged would diverge again in the same way; a search ends its own trials."""
     log = source / "log.jsonl"
     with contextlib.suppress(ValueError):
         events = list(read_log(log)) if log.exists() else []
         if events and events[-1].get("event") == "diverged":
             return f"the run in {source} stopped, and resuming it would end the same way: {events[-1]['why']}"
+    sweep = sweep_of(source)
+    if sweep is not None:
+        report = f"afaf report {shlex.quote(str(sweep))}"
+        return f"the run in {source} is a trial that a search stopped early or has not ended yet: {report} shows all trials"
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afaf.costing.predict import Costs
-from afaf.errors import AfafError
+from afaf.errors import AfafError, RunError
 from afaf.network.zoo import width_of
 from afaf.report import svg
 from afaf.report.figures import task_colour
@@ -26,6 +27,7 @@ from afaf.runs.job import Job
 from afaf.runs.results import Results, Row, Spread, Summary
 from afaf.runs.setup import costs_of
 from afaf.storage.model_file import Model
+from afaf.sweeps.outcome import sweep_of
 
 UNOWNED, FREE = "var(--unowned)", "var(--free)"
 HEADLINE = (
@@ -41,7 +43,9 @@ class Runs:
     """The files of one or more run folders."""
 
     def __init__(self, folders: Sequence[Path]):
-        self.folders = folders
+        self.folders, sweep = folders, sweep_of(folders[0])
+        if sweep is not None and not (folders[0] / "model.safetensors").exists():
+            raise RunError(f"{folders[0]} is a trial, kept without its model: afaf report {shlex.quote(str(sweep))} shows all trials")
         self.results = [read_results(path) for path in folders]
         self.first = self.results[0]
         self.config: dict[str, Any] = read_json(folders[0] / "config.json")["config"]

@@ -140,9 +140,14 @@ class Parts:
             images = self._data(splits)
         k = self.settings.outputs_per_class
         rows = tuple(k * c + v for task in tasks for c in task.classes for v in range(k))
-        labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
         mirrored = tuple(c for task in tasks for c in task.classes if task.preparation.augment != "none")
-        return PreparedTask(rows, self._data([*labelled, *negatives], k), images, held_out, mirrored)
+        return PreparedTask(rows, self.by_row(splits, negatives), images, held_out, mirrored)
+
+    def by_row(self, splits: Sequence[tuple[Split, Preparation]], negatives: Sequence[tuple[Split, Preparation]] = ()) -> TaskData:
+        """Images labelled by output row, as a loss reads them: with rotations, four samples for one."""
+        k = self.settings.outputs_per_class
+        labelled = [(Split(split.images, split.labels * k), preparation) for split, preparation in splits]
+        return self._data([*labelled, *negatives], k)
 
     def adjust(self, plan: LearningPlan) -> None:
         """Add the parts' terms to a plan's loss."""

@@ -197,7 +197,8 @@ class Run:
         self.emit(TaskStarted(self.job, numbers, tuple(name for task in tasks for name in task.class_names)))
         self._learning = time.perf_counter()
         prepared = self.parts.prepare(tasks)
-        held_out = self._feed([(task.held_out("validation"), task.preparation) for task in tasks]) if self.config.learn.plateau else None
+        validation = [(task.held_out("validation"), task.preparation) for task in tasks] if self.config.learn.plateau else []
+        held_out = self.parts.by_row(validation) if validation else None  # labelled like what is learned: the same loss judges it
         context = TaskContext(numbers[-1], prepared.rows, prepared.data, held_out, self._warn)
         train_task(self.learner, self.method, self.engine, context, self._after_epoch, self.position, self.parts.adjust)
         if self.parts.any:
@@ -262,10 +263,17 @@ class Run:
 
     def _score(self, task: Task, general: Predictor) -> TaskScore:
         feed = self._feed([(task.held_out(self.config.run.evaluate_on), task.preparation)])
-        unknown, known = self.method.predictor(self.learner), self.method.predictor(self.learner, task.number)
         predict = self.parts.predictor(self.learner, general)
-        predict_task = None if known is unknown else self.parts.predictor(self.learner, known)
+        known = self._predictor_knowing(task.number)
+        predict_task = None if known is None else self.parts.predictor(self.learner, known)
         return score_task(predict, feed, task.classes, self.learner.seen_classes, self.config.evaluate, predict_task)
+
+    def _predictor_knowing(self, task: int) -> Predictor | None:
+        """The method's predictor for images of this task; None if it is the one for images of any task."""
+        if not self.method.heeds_task:
+            return None
+        known = self.method.predictor(self.learner, task)
+        return None if known is self.method.predictor(self.learner) else known
 
     def _feed(self, parts: list[Any]) -> TaskData:
         return TaskData(parts, self.device, self.learner.network.dtype)

@@ -100,5 +100,6 @@ class Decoders:
             self.idle.put_nowait(pool)
 
     def close(self) -> None:
+        """End the idle processes, and wait for it: a pool that is still ending when Python exits prints an error."""
         while not self.idle.empty():
-            self.idle.get_nowait().shutdown(wait=False, cancel_futures=True)
+            self.idle.get_nowait().shutdown(cancel_futures=True)

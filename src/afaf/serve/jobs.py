@@ -104,6 +104,7 @@ class Learning:
         self.ours, self.theirs = context.Pipe()
         self.process: Any = context.Process(target=run, args=(self.theirs,), daemon=True)  # type: ignore[attr-defined]
         self.cancelled = False
+        self.silent = False  # the process has ended without telling whether it learned
 
     async def run(self) -> None:
         """Send the images to the process, so that the server keeps none, and pass on its progress until it ends."""
@@ -118,6 +119,7 @@ class Learning:
         except (EOFError, OSError):  # the process has ended
             words = "cancelled" if self.cancelled else "the process that learned has ended"
             job.tell(error={"type": "cancelled" if self.cancelled else "ended", "message": f"{words}: nothing was learned"})
+            self.silent = True
         finally:
             self.images.clear()
             self.cancel()

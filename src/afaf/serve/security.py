@@ -84,7 +84,7 @@ class Guard:
         """Refuse requests from pages of another origin."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         opened = scope["method"] in ("GET", "HEAD") and scope["path"] in PAGES
-        foreign = origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()
+        foreign = origin is not None and place_of(origin) != headers["host"].lower()
         if foreign or (site not in ("same-origin", "none") and not opened):
             raise Refused(403, "origin", "a page of another origin may not use this server")
 
@@ -97,6 +97,14 @@ class Guard:
 
     def _digest(self, text: bytes) -> bytes:
         return hmac.digest(self.key, text, hashlib.sha256)
+
+
+def place_of(origin: str) -> str | None:
+    """The host and port in an Origin header; None if it is not an origin, which is then foreign."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def host_name(header: str) -> str | None:

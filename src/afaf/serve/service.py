@@ -164,7 +164,7 @@ class Service:
                 await learning.run()
                 job.tell(stage="loading")
                 await self._reload()
-            if job.learned is None and self.served is not None and self.served.checksum != learning.task.before:
+            if learning.silent and self.served is not None and self.served.checksum != learning.task.before:
                 job.tell(learned=learned(self.served.model), error=None)  # it was killed after its file was written
             state = "done" if job.learned is not None else "cancelled" if (job.error or {}).get("type") == "cancelled" else "failed"
         except Exception as error:

@@ -109,7 +109,7 @@ def read_order(order: str | Path) -> list[Any]:
     if not os.path.exists(path):
         raise DataError(f"{path}: no such file: {WAYS}")
     with reading(path, "an order file is plain text, one task per line"):
-        text = read_text(path).removeprefix("\ufeff")
+        text = read_text(path)
     tasks = [_split(line.partition("#")[0]) for line in text.splitlines()]
     tasks = [task for task in tasks if task]
     if not tasks:

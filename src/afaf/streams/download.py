@@ -21,6 +21,7 @@ from typing import Any
 
 from afaf.errors import DataError, LockedError, WriteError
 from afaf.files import REFUSED, check_replaceable, make_folders, open_regular, read_bytes, writing
+from afaf.files.lock import NAME as LOCK
 from afaf.files.lock import FolderLock
 from afaf.streams.sources.safety import Limits, member_blocks, plain_members
 from afaf.streams.sources.source import Remote, Source
@@ -60,11 +61,11 @@ def get(source: Source, folder: Path, progress: Progress = quiet) -> Inspection:
         try:
             inspection = _make_ready(source, incoming, ready)
         except DataError:
-            shutil.rmtree(incoming, ignore_errors=True)
+            _empty(incoming)
             raise
         for path in sorted(ready.iterdir()):
             _put_in_place(path, folder / path.name)
-        shutil.rmtree(incoming, ignore_errors=True)
+        _empty(incoming)
     return inspection
 
 
@@ -259,6 +260,16 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
+def _empty(incoming: Path) -> None:
+    """Delete what has arrived, but not the lock: without it, another process could begin while this one still deletes."""
+    for path in incoming.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            with suppress(OSError):
+                path.unlink()
+
+
 @contextmanager
 def _without_empty_folders(folder: Path) -> Iterator[None]:
     """Remove the folder and its parent at the end if they are empty."""
@@ -281,5 +292,4 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
-        lock.path.unlink(missing_ok=True)
+        lock.remove()

@@ -103,6 +103,9 @@ def stream_from_npz(path: Path | str, **options: Any) -> Stream:
     arrays = read_arrays(path)
     train = _from_arrays(arrays["x_train"], arrays["y_train"], chosen, f"{path} (training)")
     test = _from_arrays(arrays["x_test"], arrays["y_test"], chosen, f"{path} (test)") if "x_test" in arrays else None
+    if test is not None and test.images.ndim != train.images.ndim:
+        shapes = f"training images {arrays['x_train'].shape}, test images {arrays['x_test'].shape}"
+        raise DataError(f"{path}: {shapes}: give images in both parts, or vectors in both")
     return _stream(f"npz:{path}", train, test, chosen)
 
 

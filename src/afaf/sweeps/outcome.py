@@ -98,6 +98,12 @@ def judged_on(validation: float | None) -> dict[str, Any]:
     return {"run.validation": validation or VALIDATION, "run.evaluate_on": "validation"}
 
 
+def sweep_of(trial: Path) -> Path | None:
+    """The folder of the search that this run folder is a trial of."""
+    folder = trial.absolute().parent
+    return folder.parent if folder.name == TRIALS and (folder.parent / FILE).exists() else None
+
+
 def discard_weights(folder: Path) -> None:
     """Remove the model and the checkpoints of a trial; configuration, log and results stay."""
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

@@ -25,7 +25,7 @@ from afaf.runs.presets import with_presets
 from afaf.runs.progress import RunState
 from afaf.runs.provenance import commit, versions
 from afaf.runs.results import Results
-from afaf.runs.setup import Setup, costs_of, restrict, set_up
+from afaf.runs.setup import Setup, restrict, set_up
 from afaf.storage.model_file import Model
 from afaf.streams.tasks import Stream
 from afaf.sweeps.executor import Executor
@@ -277,7 +277,7 @@ def measure(job: Job, results: Results, stream: Stream, device: torch.device) ->
     """The parts of a line that need the stream, the device or the model."""
     config = _config(job, stream)
     learned = restrict(stream, config)
-    measured: Line = {"costs": _costs(replace(job, stream=learned)), **_computed_by(job, stream, device, device_name(device))}
+    measured: Line = {"costs": _costs(job, stream, learned), **_computed_by(job, stream, device, device_name(device))}
     if job.tag.keep:
         model = results.model or Model.load(Path(str(results.run)) / "model.safetensors")
         with at_work(config.run.precision, device):
@@ -321,10 +321,14 @@ def _head(run: Planned) -> Line:
     return {"stream": run.stream, "method": run.method, "settings": dict(run.settings), "seed": run.seed}
 
 
-def _costs(job: Job) -> dict[str, Any] | None:
-    """The costs on the stream as it was learned; None for a method that does not predict them."""
+def _costs(job: Job, stream: Stream, learned: Stream) -> dict[str, Any] | None:
+    """The costs on the stream as it was learned; None for a method that does not predict them.
+
+    The preset is that of the whole stream, as in the run: one for fewer images may describe another model.
+    """
     try:
-        costs = asdict(costs_of(job))
+        setup = set_up(stream.outline, job.method_class, *job.tables, network=job.network)
+        costs = asdict(setup.config.parts.costs_of(setup.method, setup.spec, learned.outline))
     except ConfigError:
         return None
     return {name: _significant(costs[name]) for name in COSTS}

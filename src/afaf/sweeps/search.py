@@ -16,7 +16,7 @@ from typing import Any
 
 from afaf.cluster import within
 from afaf.errors import CapacityError, ConfigError, DivergedError, unknown
-from afaf.files import make_folders
+from afaf.files import make_folders, writing
 from afaf.files.lock import FolderLock, is_locked, one_at_a_time
 from afaf.randomness import generator
 from afaf.runs.events import Event, JobFailed, JobFinished, JobStarted, JobStopped, OnEvent, TaskEnded, ignore
@@ -36,6 +36,7 @@ BEFORE_PRUNING = 5  # trials that must have learned a task before a poor trial i
 ANSWER = 10.0  # seconds within which a storage must answer
 SEARCHES = ("random", "tpe")
 JOURNAL, DRIVERS = "journal.log", "drivers"
+ELSEWHERE = "choose another folder with --out"
 OBJECTIVE = "mean class-IL accuracy on validation images of the tasks seen so far"
 
 
@@ -71,14 +72,21 @@ def open_storage(storage: str | None, folder: Path) -> tuple[Any, Path]:
             return optuna.storages.get_storage(storage)
 
         return within(ANSWER, f"--storage {storage}: it cannot be used", connect), folder / FILE
-    path = Path(storage) if storage is not None else folder / JOURNAL
+    if storage is None:
+        make_folders(folder, ELSEWHERE)
+        with writing(folder / JOURNAL, ELSEWHERE):
+            return _journal(folder / JOURNAL), folder / JOURNAL
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab"):
-            pass
-        return optuna.storages.JournalStorage(JournalFileBackend(str(path))), path
+        Path(storage).parent.mkdir(parents=True, exist_ok=True)
+        return _journal(Path(storage)), Path(storage)
     except OSError as error:
-        raise ConfigError(f"--storage {path}: it cannot be written: {error.strerror}") from None
+        raise ConfigError(f"--storage {storage}: it cannot be written: {error.strerror}") from None
+
+
+def _journal(path: Path) -> Any:
+    with path.open("ab"):
+        pass
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 
 
 class Sweep:
@@ -121,7 +129,7 @@ class Sweep:
         """Carry out trials until there are `trials`, including those of earlier calls and of other processes."""
         self.emit = on_event
         home = self.folder / DRIVERS / self.driver
-        make_folders(home, "choose another folder with --out")
+        make_folders(home, ELSEWHERE)
         try:
             with FolderLock(home):
                 self.executor.carry_out(self._next_jobs(trials), self._handle)

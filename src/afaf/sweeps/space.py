@@ -54,6 +54,8 @@ class Range:
             return "has log = true, for which low must be above 0, without step"
         if self.step is not None and not 0 < self.step <= self.high - self.low:
             return f"has step = {self.step}, which must be above 0 and at most high - low"
+        if self.whole and self.step is not None and self.step % 1:
+            return f"has step = {self.step}, which must be a whole number, as low and high are"
         return ""
 
 
