@@ -102,14 +102,6 @@ def patterns(classes: Any, per_class: int = 24, *, side: int = 8, channels: int 
     return np.clip(all_patterns[labels] + noise, 0, 255).astype(np.uint8), labels
 
 
-def pictures(per_class: int = 20) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of two colours, for an encoder."""
-    pixels = np.random.default_rng(0).integers(0, 90, (2 * per_class, 8, 8, 3))
-    labels = np.arange(2).repeat(per_class)
-    pixels[labels == 1, :, :, 0] += 120
-    return pixels.astype(np.uint8), labels
-
-
 def learned(*instalments: Any, **parameters: Any) -> AFAFClassifier:
     model = AFAFClassifier(**{**QUICK, "max_tasks": 4, **parameters})
     for classes in instalments:
@@ -255,7 +247,7 @@ def test_fractions_of_white_mean_what_bytes_mean() -> None:
 
 @pytest.mark.parametrize("pixels", [float, int, lambda images: images / 255 - 0.5], ids=["floats", "ints", "centred"])
 def test_an_encoder_refuses_pixels_that_it_would_misread(pixels: Any) -> None:
-    images, labels = pictures()
+    images, labels = patterns(range(2), 20, channels=3)
     model = AFAFClassifier(encoder=Waves()).fit(images, labels)
     assert np.allclose(model.decision_function(images / 255), model.decision_function(images))
     wrong = images.astype(pixels) if isinstance(pixels, type) else pixels(images)
@@ -265,7 +257,7 @@ def test_an_encoder_refuses_pixels_that_it_would_misread(pixels: Any) -> None:
 
 
 def test_a_head_learns_more_of_known_classes_whatever_happens_in_networks() -> None:
-    images, labels = pictures()
+    images, labels = patterns(range(2), 20, channels=3)
     model = AFAFClassifier(encoder=Waves(), learned_classes="skip").fit(images, labels)
     before = model.decision_function(images)
     assert not np.allclose(model.partial_fit(images[:10] // 2, labels[:10]).decision_function(images), before)
@@ -273,7 +265,7 @@ def test_a_head_learns_more_of_known_classes_whatever_happens_in_networks() -> N
 
 @pytest.mark.parametrize("late", [{"epochs": 3}, {"validation_fraction": 0.5}, {"max_tasks": 3}])
 def test_parameters_of_a_network_are_refused_by_a_head(late: dict[str, Any]) -> None:
-    images, labels = pictures()
+    images, labels = patterns(range(2), 20, channels=3)
     with pytest.raises(ValueError, match=next(iter(late))):
         AFAFClassifier(encoder=Waves(), **late).fit(images, labels)
     model = AFAFClassifier(encoder=Waves()).fit(images, labels)

@@ -436,6 +436,17 @@ def test_a_loaded_model_with_an_encoder_tells_what_it_was_made_with(how: dict[st
         AFAFClassifier.load(tmp_path / "m.safetensors", image_shape=x.shape[1:], class_sums="class_sums" not in how)
 
 
+def test_a_classifier_read_from_a_file_forgets_before_it_is_asked_anything(tmp_path: Path) -> None:
+    from afaf import AFAFClassifier
+
+    x, y = images(each=9)
+    AFAFClassifier(encoder=Preset()).fit(x, y).save(tmp_path / "m.safetensors")
+    read = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset()).forget(x[:9], y[:9])
+    assert read.classes_.tolist() == sorted(set(y[9:]))
+    with pytest.raises(ValueError, match=r"shape|features"):
+        read.predict(x[:, :8, :8])
+
+
 def test_the_distance_of_an_image_is_that_of_the_nearest_known_class(encoder: Encoder) -> None:
     """A removed class is not among them."""
     x, y = images()

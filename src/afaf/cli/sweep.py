@@ -76,6 +76,7 @@ def sweep(
 
 
 def _show_outcome(outcome: Outcome, job: Job, folder: Path) -> None:
+    from afaf.runs.folder import report_command
     from afaf.sweeps.outcome import FILE, shown
 
     complete = sorted(outcome.complete, key=lambda trial: -(trial.value or 0))
@@ -91,7 +92,7 @@ def _show_outcome(outcome: Outcome, job: Job, folder: Path) -> None:
         lines.append("importance: " + ", ".join(f"{name} {value:.2f}" for name, value in outcome.importance.items()))
     if outcome.best is not None:
         lines.append(f"run the best settings, and see them on the test images, with\n{command_for(job, folder)}")
-    lines.append(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}")
+    lines.append(f"all trials: {folder / FILE}; as a page: {report_command(folder)}")
     say("\n".join(lines))
 
 

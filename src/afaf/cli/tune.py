@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +58,7 @@ def tune(
     from afaf.cli.runs import file_name
     from afaf.cli.signals import stopping
     from afaf.cluster import is_cluster
+    from afaf.runs.folder import report_command
     from afaf.runs.job import Job
     from afaf.sweeps.executor import find_executor
     from afaf.sweeps.outcome import FILE, PRESET
@@ -75,7 +75,7 @@ def tune(
     with work_is_done():
         _show_tuned(tuned)
         say(f"use it with\n{command_for(job, folder)}")
-        say(f"all trials: {folder / FILE}; as a page: afaf report {shlex.quote(str(folder))}", ERR)
+        say(f"all trials: {folder / FILE}; as a page: {report_command(folder)}", ERR)
     if json_:
         print(json.dumps({**tuned.to_dict(), "preset": str(folder / PRESET)}))
 

@@ -53,19 +53,17 @@ from afaf.streams.tasks import Augment
 
 CALLED_HERE = {"validation": "validation_fraction", "seed": "random_state"}  # other settings and their parameters have the same name
 CLASS_SUMS = "class_sums are for a head in closed form, and this is a network: leave that out"
-OF_NETWORK = (
-    *("max_tasks", "max_classes", "network", "epochs", "batch_size", "lr", "augment", "negatives", "validation_fraction", "settings"),
-)
 DECIDED = {CALLED_HERE.get(f.name, f.name): f.name for f in fields(LifelongSettings)}  # parameters fixed when begun, and their settings
+OF_NETWORK = tuple(name for name in DECIDED if name not in ("method", "balance", "random_state"))  # a head takes no others of them
 
 
 class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes call by call, in one network of fixed size, and keeps no images.
 
     Images are (n, h, w) or (n, h, w, c), of bytes or of floats in 0..1, the same in every call; a network also learns from other
-    floats, and from vectors (n, features). Labels are numbers or strings. Each call of
-    `partial_fit` with new classes is one task. A learned class is fixed and cannot be trained further. The first call decides how the
-    model learns: after it, only `learned_classes`, `device` and `verbose` may change.
+    floats, and from vectors (n, features). Labels are numbers or strings. Each call of `partial_fit` with new classes is one task. A
+    class that a network has learned is fixed and cannot be trained further. The first call decides how the model learns: after it, only
+    `learned_classes`, `device` and `verbose` may change.
 
     Args:
         max_tasks: How many tasks (calls) share the network. None: `max_classes` divided by the classes of the first call, or else 10.
@@ -99,6 +97,8 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task_scores_: The accuracy on each task's held-out part, measured when the task was learned.
         n_features_in_: The number of values in one image.
     """
+
+    _image_shape: tuple[int, ...] | None = None  # of all images; None: the next ones decide, for an encoder takes any
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._partial_fit(getattr(self, "_lifelong", None), X, y, classes)
 
     def _partial_fit(self, before: AnyModel | None, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Self:
-        images, labels = self._checked(X, y, reset=before is None or not hasattr(self, "_image_shape"))
+        images, labels = self._checked(X, y, reset=before is None)
         if before is not None and before.learns:
             self._refuse_late(before)
         if classes is not None and (strange := set(labels.tolist()) - set(np.asarray(classes).tolist())):
@@ -201,7 +201,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = cls(**parameters)
         lifelong: AnyModel = EncodedModel.load(path) if has_encoder(Path(path)) else Lifelong.load(path, find_device(model.device))
         model._take(lifelong)
-        if hasattr(model, "_image_shape"):
+        if model._image_shape is not None:
             model.n_features_in_ = prod(model._image_shape)
         if lifelong.learns:  # a run's model was not made with parameters of this class
             model.set_params(**{**model._begun_with(lifelong), **parameters})
@@ -288,14 +288,15 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("requires y to be passed, but the target y is None: every image needs a label")
         if self.learned_classes not in ("refuse", "skip"):
             raise ValueError(f"learned_classes must be 'refuse' or 'skip', not {self.learned_classes!r}")
-        flat = self._flat(X, reset=reset)
+        shape = None if reset else self._image_shape
+        flat = self._flat(X, reset=shape is None)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         check_consistent_length(flat, labels)
-        if reset:
-            self._image_shape = shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
-        check_alike(X, self._image_shape)
-        return self._images(flat, self._image_shape), labels
+        if shape is None:
+            shape = self._image_shape = shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
+        check_alike(X, shape)
+        return self._images(flat, shape), labels
 
     def _flat(self, X: Any, *, reset: bool) -> NDArray[Any]:
         """X in two dimensions, checked by scikit-learn; bytes stay bytes."""
@@ -311,7 +312,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         self._attach(self._lifelong)
         flat = self._flat(X, reset=False)
-        shape = getattr(self, "_image_shape", None) or shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
+        shape = self._image_shape or shape_of(X if isinstance(X, np.ndarray) else flat, self.image_shape)
         check_alike(X, shape)
         return self._lifelong, self._images(flat, shape)
 
@@ -392,15 +393,14 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _parameters(self, settings: LifelongSettings) -> dict[str, Any]:
         """The parameters that correspond to these settings."""
-        shape = getattr(self, "_image_shape", ())
-        image_shape = shape if len(shape) == 3 else None
+        image_shape = self._image_shape if self._image_shape is not None and len(self._image_shape) == 3 else None
         return {name: getattr(settings, setting) for name, setting in DECIDED.items()} | {"image_shape": image_shape}
 
     def _take(self, lifelong: AnyModel) -> Self:
         """Use this model from now on."""
         self._lifelong = lifelong
-        if not hasattr(self, "_image_shape") and (shape := shape_in(lifelong, self.image_shape)):
-            self._image_shape = shape
+        if self._image_shape is None:
+            self._image_shape = shape_in(lifelong, self.image_shape)
         known = list(lifelong.life.known)
         self.classes_: NDArray[Any] = as_array(known)
         place = {label: i for i, label in enumerate(known)}

@@ -25,7 +25,8 @@ METHOD = "afaf"  # the default
 MOST_WEIGHTS = 1 << 28  # of a model, 1 GiB
 MOST_TASKS = (1 << 15) - 1  # a ledger numbers tasks in int16
 MAX_TASKS = 10  # that a model is made for by default
-ALSO = {"epochs": ("learn", "epochs"), "batch_size": ("learn", "batch_size"), "lr": ("learn", "lr"), "network": ("network", "name")}
+SAME = {"epochs": ("learn", "epochs"), "batch_size": ("learn", "batch_size"), "lr": ("learn", "lr"), "network": ("network", "name")}
+# fields of LifelongSettings that a setting of `afaf run` says, too
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def spelled_out(outline: Outline, settings: LifelongSettings, config: Config) ->
 def _refuse_twice(settings: LifelongSettings) -> None:
     """Refuse a setting that has two different values."""
     tables = settings_tables(None, settings.settings)
-    for name, (section, key) in ALSO.items():
+    for name, (section, key) in SAME.items():
         value, other = getattr(settings, name), setting_in(tables, section, key)
         if value is not None and other is not None and value != other:
             raise ConfigError(f"{name} is {value}, and {section}.{key} of the settings {other}: leave one out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from afaf.errors import RunError
 from afaf.files import check_output, write_output
 from afaf.files.marks import HTML_MARK
-from afaf.runs.folder import FILES, check_links, checkpoints_in, read_log, read_results, resume_command
+from afaf.runs.folder import FILES, check_links, checkpoints_in, read_log, read_results, report_command, resume_command
 from afaf.sweeps.outcome import sweep_of
 from afaf.text import printable
 from afaf.version import __version__
@@ -141,8 +140,7 @@ def not_finished(source: Path) -> str:
             return f"the run in {source} stopped, and resuming it would end the same way: {events[-1]['why']}"
     sweep = sweep_of(source)
     if sweep is not None:
-        report = f"afaf report {shlex.quote(str(sweep))}"
-        return f"the run in {source} is a trial that a search stopped early or has not ended yet: {report} shows all trials"
+        return f"the run in {source} is a trial that a search stopped early or has not ended yet: {report_command(sweep)} shows all trials"
     return f"the run in {source} is not finished: {resume_command(source)} goes on with it"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -22,7 +21,7 @@ from afaf.report.measured import mean_matrix
 from afaf.report.page import Page, Section, chart, charts, commits, folded, html_table, number, number_cards
 from afaf.report.tensorboard import plain
 from afaf.runs.folder import FREE as FREE_SETTINGS
-from afaf.runs.folder import read_epochs, read_json, read_results
+from afaf.runs.folder import read_epochs, read_json, read_results, report_command
 from afaf.runs.job import Job
 from afaf.runs.results import Results, Row, Spread, Summary
 from afaf.runs.setup import costs_of
@@ -45,7 +44,7 @@ class Runs:
     def __init__(self, folders: Sequence[Path]):
         self.folders, sweep = folders, sweep_of(folders[0])
         if sweep is not None and not (folders[0] / "model.safetensors").exists():
-            raise RunError(f"{folders[0]} is a trial, kept without its model: afaf report {shlex.quote(str(sweep))} shows all trials")
+            raise RunError(f"{folders[0]} is a trial, kept without its model: {report_command(sweep)} shows all trials")
         self.results = [read_results(path) for path in folders]
         self.first = self.results[0]
         self.config: dict[str, Any] = read_json(folders[0] / "config.json")["config"]

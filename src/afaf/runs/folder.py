@@ -216,6 +216,10 @@ def resume_command(path: Path) -> str:
     return f"afaf run --resume {shlex.quote(str(path))}"
 
 
+def report_command(path: Path) -> str:
+    return f"afaf report {shlex.quote(str(path))}"
+
+
 def _taken(path: Path) -> str:
     """The message for a folder that already holds a run."""
     if (path / "results.json").exists():

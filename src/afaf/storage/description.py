@@ -77,7 +77,6 @@ class Description:
         seen = [c for classes in self.classes_of.values() for c in classes]
         lists = len(seen) + len(self.classes_of) + sum(len(record.classes) for record in self.records)
         _must(spec.L * (lists + 1) <= MANY, "it has too many layers, tasks and classes")
-        _must(all(len(set(layer.ops)) == len(layer.ops) for layer in spec.hidden), "a layer has an operation twice")
         _must(spec.layers[-1].edge == spec.E, "network")
         _must(all(1 <= task < 1 << 31 for task in self.classes_of), "classes_of: tasks count from 1")
         _must(len(seen) == len(set(seen)) and max(seen, default=0) < spec.n_classes, "classes_of: a class belongs to one task")
