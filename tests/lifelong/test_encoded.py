@@ -441,7 +441,11 @@ def test_a_classifier_read_from_a_file_forgets_before_it_is_asked_anything(tmp_p
 
     x, y = images(each=9)
     AFAFClassifier(encoder=Preset()).fit(x, y).save(tmp_path / "m.safetensors")
-    read = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset()).forget(x[:9], y[:9])
+    read = AFAFClassifier.load(tmp_path / "m.safetensors", encoder=Preset())
+    for ask in (read.predict, read.predict_proba, lambda vectors: read.forget(vectors, y)):
+        with pytest.raises(ValueError, match="image_shape"):
+            ask(x.reshape(len(x), -1))
+    read.forget(x[:9], y[:9])
     assert read.classes_.tolist() == sorted(set(y[9:]))
     with pytest.raises(ValueError, match=r"shape|features"):
         read.predict(x[:, :8, :8])

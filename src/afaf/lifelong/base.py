@@ -80,6 +80,13 @@ def as_bytes(images: NDArray[Any]) -> Pixels:
     return scaled
 
 
+def only_images(images: NDArray[Any]) -> NDArray[Any]:
+    """Refuse vectors: an encoder takes only images."""
+    if images.ndim != 4:
+        raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
+    return images
+
+
 def within_1(images: NDArray[Any]) -> bool:
     """Whether these are pixels in 0..1."""
     return bool(images.min() >= -OVERSHOOT and images.max() <= 1 + OVERSHOOT)

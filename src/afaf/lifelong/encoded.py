@@ -27,7 +27,7 @@ from afaf.heads.calibration import ENOUGH, Distance, Unseen, temperature
 from afaf.heads.features import evened
 from afaf.heads.projection import SIZE, Projection
 from afaf.heads.sums import Linear, Sums
-from afaf.lifelong.base import LearnedModel, as_bytes
+from afaf.lifelong.base import LearnedModel, as_bytes, only_images
 from afaf.lifelong.head_state import PARTS, HeadSettings, State, Summed, default_head, is_held_out, joined_labels
 from afaf.lifelong.life import TELLING, Label, Life, TaskNote, few_images
 from afaf.lifelong.soundness import is_usable, of_images, too_many, unlike_images
@@ -252,7 +252,7 @@ class EncodedModel(LearnedModel):
 
     def encode(self, images: NDArray[Any], labels: Sequence[Label] = ()) -> Iterator[Part]:
         """Encode images (n, h, w, 1 or 3), of bytes or of floats in 0..1, and yield parts."""
-        images = as_bytes(images)
+        images = as_bytes(only_images(images))
         for some, pixels, features in self.encoder.stream(range(len(images)), lambda i: self.encoder.prepare(images[i : i + 1])):
             yield pixels, features, [labels[i] for i in some if labels]
 

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from afaf.encoders.find import find_encoder
 from afaf.errors import AfafError, DataError
-from afaf.lifelong.base import encoded_inputs
+from afaf.lifelong.base import encoded_inputs, only_images
 from afaf.lifelong.choose import AUTO, NONE, Source, chosen_encoder, trains_network
 from afaf.lifelong.encoded import EncodedModel, Part
 from afaf.lifelong.estimator_support import (
@@ -36,7 +36,6 @@ from afaf.lifelong.estimator_support import (
     check_alike,
     lock_of,
     of_head,
-    only_images,
     plain_label,
     shape_in,
     shape_of,
@@ -346,7 +345,7 @@ class AFAFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _parts(self, model: EncodedModel, images: NDArray[Any], labels: NDArray[Any]) -> Iterator[Part]:
         self._attach(model)
-        return model.encode(only_images(images), [plain_label(label) for label in labels.tolist()])
+        return model.encode(images, [plain_label(label) for label in labels.tolist()])
 
     def _of_network(self) -> list[str]:
         """Given parameters that only a network has."""

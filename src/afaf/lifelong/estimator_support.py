@@ -127,10 +127,3 @@ def without_learned(known: Container[Label], images: NDArray[Any], labels: NDArr
 def of_head(head: HeadSettings) -> dict[str, Any]:
     """The parameters that a model of this head was begun with."""
     return {"method": head.name, "balance": head.balance, "class_sums": head.class_sums}
-
-
-def only_images(images: NDArray[Any]) -> NDArray[Any]:
-    """Refuse vectors: an encoder takes only images."""
-    if images.ndim != 4:
-        raise DataError("an encoder takes images (n, h, w) or (n, h, w, c): give image_shape if these vectors are images")
-    return images
